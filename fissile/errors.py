@@ -1,0 +1,151 @@
+"""The one form of every error: code, places, reason, remedy (PRODUCT: errors).
+
+In: what went wrong, where, why and what to do. Out: an exception whose text is that form and whose
+class is also the natural builtin, so `except ValueError` works for somebody who never heard of us.
+Problems of one kind are gathered in one exception with many places. Codes by hundreds:
+F0 the model and its operators, F1 artifacts and CPUs, F2 feeds and shapes, F3 rewriting and plans,
+F4 schedules, code generation and linking, F5 files, cache and store, F6 options, F7 threads.
+"""
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in the model: node name, operator (`domain.Type(version)`), and anything that helps."""
+
+    node: str = ""
+    operator: str = ""
+    detail: str = ""
+
+
+Where = Place | str | Sequence[Place | str]
+
+
+class FissileError(Exception):
+    """`FissileError(code, message, where=..., reason=..., remedy=...)`; `str()` is the whole form.
+
+    code: "F" and three digits. where: one place or many. reason: why, in a sentence.
+    remedy: what the user can type or change; several lines are several alternatives.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        where: Where = (),
+        reason: str = "",
+        remedy: str | Sequence[str] = (),
+    ) -> None:
+        super().__init__(code, message)
+        self.code = code
+        self.message = message
+        self.where = _places(where)
+        self.reason = reason
+        self.remedy = (remedy,) if isinstance(remedy, str) and remedy else tuple(remedy)
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        state = {"where": self.where, "reason": self.reason, "remedy": self.remedy}
+        return type(self), (self.code, self.message), state
+
+    def as_dict(self) -> dict[str, object]:
+        """The same as plain data, for `--json`."""
+        places = [{"node": p.node, "operator": p.operator, "detail": p.detail} for p in self.where]
+        return {
+            "code": self.code,
+            "message": self.message,
+            "where": places,
+            "reason": self.reason,
+            "remedy": list(self.remedy),
+        }
+
+
+class CompileError(FissileError, RuntimeError):
+    """A stage of the compiler cannot go on."""
+
+
+class ModelError(CompileError, ValueError):
+    """The model itself is wrong: broken protobuf, missing initializer, impossible types."""
+
+
+class UnsupportedError(CompileError, NotImplementedError):
+    """The model is right, but uses something that has no definition here."""
+
+
+class ScheduleError(CompileError, ValueError):
+    """A schedule step refuses a program; the reason says which law would be broken."""
+
+
+class NotYet(FissileError, NotImplementedError):
+    """A documented name whose machinery does not exist in this version."""
+
+
+class InvalidFeed(FissileError, ValueError):
+    """A feed has a wrong name, dtype, rank or shape."""
+
+
+class ArtifactError(FissileError, ValueError):
+    """A `.fsl` file is damaged, too new, or made for another CPU."""
+
+
+class TargetError(FissileError, ValueError):
+    """A target is unknown, or this machine cannot run it."""
+
+
+class OptionError(FissileError, ValueError):
+    """An option, rule, environment variable or argument has no such value."""
+
+
+class FileMissing(FissileError, FileNotFoundError):
+    """A file the user named is not there."""
+
+
+class FileAccess(FissileError, OSError):
+    """A file or folder cannot be read or written."""
+
+
+class StoreError(FissileError, RuntimeError):
+    """The tuning store or the compile cache is unusable."""
+
+
+class BusyError(FissileError, RuntimeError):
+    """The thread gang is taken and `busy="error"` was asked for."""
+
+
+class FissileWarning(UserWarning):
+    """Every warning of this package."""
+
+
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
+    """`'did you mean "x"?'` for the nearest choice, or the empty string.
+
+    >>> did_you_mean("relu6", ["relu", "tanh"])
+    'did you mean "relu"?'
+    """
+    near = difflib.get_close_matches(name.lower(), (known := {c.lower(): c for c in choices}), 1)
+    return f'did you mean "{known[near[0]]}"?' if near else ""
+
+
+def _places(where: Where) -> tuple[Place, ...]:
+    if isinstance(where, Place | str):
+        where = (where,)
+    return tuple(Place(p) if isinstance(p, str) else p for p in where)
+
+
+def _lines(error: FissileError) -> Iterable[str]:
+    yield f"error {error.code}: {error.message}"
+    node_width = max((len(p.node) for p in error.where), default=0)
+    operator_width = max((len(p.operator) for p in error.where), default=0)
+    for place in error.where:
+        columns = (place.node.ljust(node_width), place.operator.ljust(operator_width), place.detail)
+        yield ("  " + "   ".join(columns)).rstrip()
+    if error.reason:
+        yield f"  reason: {error.reason}"
+    for index, line in enumerate(error.remedy):
+        yield f"  {'do:' if index == 0 else 'or:'} {line}"

@@ -1,0 +1,134 @@
+"""Every knob: `Options` for a compilation, `environment()` for the process (PRODUCT 5.3).
+
+In: keyword arguments and the environment. Out: two frozen dataclasses.
+Invariant: nobody else reads the environment; an explicit argument wins over a variable; a variable
+that starts with FISSILE_ but is not in the table warns with the nearest name.
+"""
+
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from fissile.errors import FissileWarning, OptionError, did_you_mean
+from fissile.target import Target, resolve
+
+
+@dataclass(frozen=True)
+class Options:
+    """What may be chosen about a compilation beside model, target, threads and shapes.
+
+    disable: names of rewrite rules to leave out. rewrite: False leaves all of them out.
+    seed: of anything drawn. strict_shapes: declared ranges are a contract, checked at `run`.
+    workers: compile processes, None for the CPUs allowed. verify: check the program after each
+    stage. affinity: CPUs for the gang, as "0-3" (None: no pinning).
+    """
+
+    disable: tuple[str, ...] = ()
+    rewrite: bool = True
+    seed: int = 0
+    strict_shapes: bool = False
+    workers: int | None = None
+    verify: bool = False
+    affinity: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "disable", tuple(self.disable))
+        if self.workers is not None and self.workers < 1:
+            raise OptionError("F601", f"workers={self.workers}: at least one is needed")
+
+    def key(self) -> dict[str, object]:
+        """The fields that can change an artifact's bytes, as plain data for hashing."""
+        fields = asdict(self)
+        for name in ("workers", "verify", "affinity"):
+            del fields[name]
+        fields["disable"] = sorted(self.disable)
+        return fields
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One row of the table of environment variables."""
+
+    name: str
+    value: str
+    meaning: str
+
+
+ENVIRONMENT: tuple[Variable, ...] = (
+    Variable("FISSILE_NUM_THREADS", "N", "threads per call; then OMP_NUM_THREADS, then the cores"),
+    Variable("FISSILE_CACHE_DIR", "DIR", "the compile cache, instead of the user's cache folder"),
+    Variable("FISSILE_CACHE", "0", "no compile cache"),
+    Variable("FISSILE_STORE", "A:B:C", "tuning stores, read in order; the last is written"),
+    Variable("FISSILE_LOG", "warning|info|debug", "how much is logged (logger: fissile)"),
+    Variable("FISSILE_TARGET", "NAME", "the best target that native may mean"),
+    Variable("FISSILE_PERF_MAP", "1", "write /tmp/perf-PID.map for Linux perf"),
+)
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The environment, read and checked. None means not set."""
+
+    num_threads: int | None = None
+    cache_dir: Path | None = None
+    cache: bool = True
+    store: tuple[Path, ...] = ()
+    log: str = "warning"
+    target: str | None = None
+    perf_map: bool = False
+
+
+def environment(variables: Mapping[str, str] | None = None) -> Environment:
+    """Read the table above from `variables` (default: os.environ); OptionError on a bad value."""
+    env = os.environ if variables is None else variables
+    _warn_unknown(env)
+    log = env.get("FISSILE_LOG", "warning").lower()
+    if log not in ("warning", "info", "debug"):
+        raise OptionError("F602", f"FISSILE_LOG={log}", remedy="FISSILE_LOG=warning|info|debug")
+    directory = env.get("FISSILE_CACHE_DIR")
+    return Environment(
+        num_threads=_count(env, "FISSILE_NUM_THREADS") or _omp_threads(env),
+        cache_dir=Path(directory) if directory else None,
+        cache=_switch(env, "FISSILE_CACHE", default=True),
+        store=tuple(Path(p) for p in env.get("FISSILE_STORE", "").split(":") if p),
+        log=log,
+        target=env.get("FISSILE_TARGET") or None,
+        perf_map=_switch(env, "FISSILE_PERF_MAP", default=False),
+    )
+
+
+def resolve_target(target: str | Target = "native") -> Target:
+    """`target.resolve` with the cap of FISSILE_TARGET applied to "native"."""
+    return resolve(target, environment().target)
+
+
+def _warn_unknown(env: Mapping[str, str]) -> None:
+    known = [v.name for v in ENVIRONMENT]
+    for name in env:
+        if name.startswith("FISSILE_") and name not in known:
+            hint = did_you_mean(name, known)
+            warnings.warn(f"{name} is not a variable of fissile; {hint}", FissileWarning, 3)
+
+
+def _count(env: Mapping[str, str], name: str) -> int | None:
+    text = env.get(name, "").strip()
+    if not text:
+        return None
+    if not text.isdigit() or int(text) == 0:
+        raise OptionError("F602", f"{name}={text}", remedy=f"{name}=2, a whole number from 1 on")
+    return int(text)
+
+
+def _omp_threads(env: Mapping[str, str]) -> int | None:
+    """OMP_NUM_THREADS may be a list per nesting level; its first number counts, junk is ignored."""
+    first = env.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return int(first) if first.isdigit() and int(first) > 0 else None
+
+
+def _switch(env: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = env.get(name, "").strip().lower()
+    if text in ("", "0", "1", "no", "yes", "off", "on", "false", "true"):
+        return default if not text else text in ("1", "yes", "on", "true")
+    raise OptionError("F602", f"{name}={text}", remedy=f"{name}=0 or {name}=1")
