@@ -1,0 +1,23 @@
+# Each target makes its own environment; nothing has to be installed by hand.
+# The OCR models come with a package that wants Python < 3.13, so 3.11 or 3.12 is looked for first.
+PYTHON ?= $(shell for p in python3.12 python3.11 python3; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info)' 2>/dev/null && echo $$p && break; done)
+
+.PHONY: demo test clean
+
+demo: .venv-demo/ready
+	.venv-demo/bin/python demo/ocr.py
+
+test:
+	.ci/run
+
+# The models are data of a package whose own engine (and its OpenCV) is not needed here.
+.venv-demo/ready: pyproject.toml
+	$(PYTHON) -m venv .venv-demo
+	.venv-demo/bin/python -m pip install --quiet --disable-pip-version-check -e . onnxruntime pillow
+	.venv-demo/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		rapidocr-onnxruntime==1.4.4
+	touch $@
+
+clean:
+	rm -rf .venv-ci .venv-demo build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
