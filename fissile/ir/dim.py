@@ -300,8 +300,10 @@ def _floordiv(a: DimLike, b: DimLike) -> DimLike:
 @cache
 def _floordiv_const(a: DimLike, c: int) -> DimLike:
     """`a // c` for c >= 1: multiples of c go out, the rest is a constant or one FloorDiv."""
-    if c == 1 or not isinstance(a, Dim):
+    if not isinstance(a, Dim):
         return a // c
+    if c == 1:
+        return a
     outer, rest = _split(a, c, 0)
     if not isinstance(rest, Dim):
         return outer  # the constant is in [0, c)
@@ -348,8 +350,8 @@ def _mod(a: DimLike, b: DimLike) -> DimLike:
 @cache
 def _mod_const(a: DimLike, c: int) -> DimLike:
     """`a % c` for c >= 1, with the coefficients reduced into [0, c)."""
-    if c == 1 or not isinstance(a, Dim):
-        return a % c
+    if not isinstance(a, Dim) or c == 1:
+        return 0 if c == 1 else a % c
     low, high = lower_bound(a), upper_bound(a)
     if low is not None and high is not None and low // c == high // c:
         return a - low // c * c

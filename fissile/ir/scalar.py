@@ -120,7 +120,9 @@ def _sigmoid(x: Array) -> Array:
 
 def _shift_left(a: Array, b: Array) -> Array:
     bits = np.asarray(a).dtype.itemsize * 8
-    return np.where(np.asarray(b) < bits, np.left_shift(a, np.minimum(b, bits - 1)), 0).astype(np.asarray(a).dtype)
+    return np.where(np.asarray(b) < bits, np.left_shift(a, np.minimum(b, bits - 1)), 0).astype(
+        np.asarray(a).dtype
+    )
 
 
 def _shift_right(a: Array, b: Array) -> Array:
@@ -135,7 +137,9 @@ def _shift_right(a: Array, b: Array) -> Array:
 def _fma(a: Array, b: Array, c: Array) -> Array:
     """a * b + c with one rounding (computed one precision up; exact enough for float32, near enough for float64)."""
     wide = np.longdouble if np.asarray(a).dtype == np.float64 else np.float64
-    return (np.asarray(a, wide) * np.asarray(b, wide) + np.asarray(c, wide)).astype(np.asarray(a).dtype)
+    return (np.asarray(a, wide) * np.asarray(b, wide) + np.asarray(c, wide)).astype(
+        np.asarray(a).dtype
+    )
 
 
 def _select(condition: Array, a: Array, b: Array) -> Array:
@@ -219,7 +223,9 @@ def cast_value(value: Array, to: DType) -> Array:
         return value != 0
     if to.is_integer and value.dtype.kind == "f":
         with np.errstate(invalid="ignore"):
-            return np.trunc(value).astype(np.int64 if to.kind == "i" else np.uint64).astype(to.numpy)
+            return (
+                np.trunc(value).astype(np.int64 if to.kind == "i" else np.uint64).astype(to.numpy)
+            )
     with np.errstate(over="ignore"):
         return value.astype(to.numpy)
 

@@ -1,0 +1,695 @@
+"""The primitive table: one row per tensor-algebra primitive (Korch section 3, DESIGN 3.2).
+
+A row gives the type rule, the numpy meaning, and the compute definition: the value at one output index as an expression
+over reads of the inputs, `define(node, at, reduced, read, extent)`, where `at` are the output indices, `reduced` those
+of the reduction axes, `read(k, indices)` an element of input k, and `extent` turns a symbolic extent into an expression.
+Shapes are explicit: elementwise primitives take equal shapes, `broadcast` makes them so. Convolutions are channels-last
+and unpadded; padding, windows and layouts are primitives of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fissile.ir import loop as L
+from fissile.ir.dim import DimLike, equal, exact_div, product
+from fissile.ir.dtype import BFLOAT16, INT64, DType, dtype
+from fissile.ir.graph import Attrs, Constraints, Data, Node, Primitive, TensorType, data, make
+from fissile.ir.scalar import SCALAR_OPS, ScalarOp, cast_value
+
+dtype_of = dtype
+Read = Callable[[int, tuple[L.Expr, ...]], L.Expr]
+Extent = Callable[[DimLike], L.Expr]
+Define = Callable[[Node, tuple[L.Expr, ...], tuple[L.Expr, ...], Read, Extent], L.Expr]
+Types = tuple[TensorType, ...]
+
+PRIMITIVES: dict[str, Primitive] = {}
+
+
+def _row(primitive: Primitive) -> Primitive:
+    if primitive.name in PRIMITIVES:
+        raise ValueError(f"primitive {primitive.name} is declared twice")
+    PRIMITIVES[primitive.name] = primitive
+    return primitive
+
+
+# ---------------------------------------------------------------- leaves
+
+
+def _declared(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
+    return TensorType(dtype(attrs["dtype"]), attrs["shape"])
+
+
+def _constant_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
+    return TensorType(dtype(attrs["dtype"]), attrs["value"].array.shape)
+
+
+def _no_reference(**attrs: Any) -> np.ndarray:
+    raise ValueError(f"input {attrs['name']} has no value of its own")
+
+
+def _iota_reference(*, dtype: str, shape: tuple[int, ...], axis: int) -> np.ndarray:
+    extents = [1] * len(shape)
+    extents[axis] = shape[axis]
+    ramp = np.arange(shape[axis]).reshape(extents)
+    return np.broadcast_to(ramp, shape).astype(dtype_of(dtype).numpy)
+
+
+def _iota_define(node: Node, at: Any, reduced: Any, read: Read, extent: Extent) -> L.Expr:
+    return L.cast(at[node.attr("axis")], node.dtype.compute)
+
+
+def _extents_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
+    return TensorType(INT64, attrs["shape"])
+
+
+def _extents_define(node: Node, at: Any, reduced: Any, read: Read, extent: Extent) -> L.Expr:
+    values = node.attr("values")
+    flat = _flatten(at, node.shape, extent)
+    result = extent(values[-1]) if values else L.const(0)
+    for k in range(len(values) - 2, -1, -1):
+        result = L.op("select", L.op("eq", flat, L.const(k)), extent(values[k]), result)
+    return result
+
+
+INPUT = _row(Primitive("input", "leaf", _declared, _no_reference))
+CONSTANT = _row(Primitive("constant", "leaf", _constant_type, lambda *, value, dtype: value.array))
+IOTA = _row(Primitive("iota", "leaf", _declared, _iota_reference, _iota_define))
+EXTENTS = _row(  # a small int64 tensor of shape arithmetic: `values` in row-major order
+    Primitive(
+        "extents",
+        "leaf",
+        _extents_type,
+        lambda *, values, shape: np.array(values, np.int64).reshape(shape),
+        _extents_define,
+    )
+)
+
+
+def constant(array: np.ndarray, of: DType | None = None) -> Node:
+    """A constant tensor; `of` is needed only for bfloat16, whose arrays are uint16."""
+    row = of if of is not None else dtype(array.dtype.name)
+    return make(CONSTANT, value=data(array), dtype=row.name)
+
+
+def scalar(value: float | int | bool, of: DType) -> Node:
+    """A constant of rank 0."""
+    return constant(np.array(value, of.numpy), of)
+
+
+def constant_value(node: Node) -> np.ndarray | None:
+    """The array of a constant node, else None."""
+    return node.attr("value").array if node.primitive is CONSTANT else None
+
+
+# ---------------------------------------------------------------- elementwise
+
+
+def _elementwise_type(row: ScalarOp) -> Callable[[Types, Attrs, Constraints], TensorType]:
+    def infer(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
+        if len(types) != row.arity:
+            raise ValueError(f"{row.name} takes {row.arity} inputs, not {len(types)}")
+        for other in types[1:]:
+            _same_shape(types[0], other, need, row.name)
+        operands = types[1:] if row.name == "select" else types
+        if any(t.dtype is not operands[0].dtype for t in operands):
+            raise ValueError(f"{row.name} of {', '.join(str(t.dtype) for t in operands)}")
+        if operands[0].dtype.kind not in row.kinds:
+            raise ValueError(f"{row.name} does not take {operands[0].dtype}")
+        return TensorType(row.result(tuple(t.dtype for t in types)), types[0].shape)
+
+    return infer
+
+
+def _same_shape(a: TensorType, b: TensorType, need: Constraints, what: str) -> None:
+    if a.rank != b.rank:
+        raise ValueError(f"{what}: shapes {a} and {b} differ in rank")
+    for x, y in zip(a.shape, b.shape, strict=True):
+        need.equal(x, y, what)
+
+
+def _elementwise_define(node: Node, at: Any, reduced: Any, read: Read, extent: Extent) -> L.Expr:
+    return L.op(node.name, *(read(k, at) for k in range(len(node.inputs))))
+
+
+def _quiet(meaning: Callable[..., Any]) -> Callable[..., np.ndarray]:
+    def reference(*arrays: np.ndarray) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            return np.asarray(meaning(*arrays))
+
+    return reference
+
+
+def _cast_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
+    if types[0].dtype.name != attrs["source"]:
+        raise ValueError(f"cast from {attrs['source']} of a {types[0].dtype} tensor")
+    return TensorType(dtype(attrs["to"]), types[0].shape)
+
+
+def to_bfloat16(x: np.ndarray) -> np.ndarray:
+    """float32 to bfloat16 bits (uint16), nearest even, NaN kept."""
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32).astype(np.uint64)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(x), (bits >> 16) | 0x40, rounded).astype(np.uint16)
+
+
+def from_bfloat16(bits: np.ndarray) -> np.ndarray:
+    """bfloat16 bits (uint16) to float32."""
+    return (np.asarray(bits, np.uint32) << 16).view(np.float32)
+
+
+def _cast_reference(x: np.ndarray, *, source: str, to: str) -> np.ndarray:
+    wide = from_bfloat16(x) if source == BFLOAT16.name else x
+    with np.errstate(all="ignore"):
+        if to == BFLOAT16.name:
+            return to_bfloat16(np.asarray(wide).astype(np.float32))
+        return cast_value(wide, dtype(to))
+
+
+def _cast_define(node: Node, at: Any, reduced: Any, read: Read, extent: Extent) -> L.Expr:
+    return L.cast(read(0, at), node.dtype.compute)
+
+
+for _op in SCALAR_OPS.values():
+    if _op.name not in ("fma", "shift_left", "shift_right", "floordiv"):
+        _row(
+            Primitive(
+                _op.name,
+                "elementwise",
+                _elementwise_type(_op),
+                _quiet(_op.meaning),
+                _elementwise_define,
+            )
+        )
+for _name in ("shift_left", "shift_right"):
+    _op = SCALAR_OPS[_name]
+    _row(
+        Primitive(
+            _name, "elementwise", _elementwise_type(_op), _quiet(_op.meaning), _elementwise_define
+        )
+    )
+CAST = _row(Primitive("cast", "elementwise", _cast_type, _cast_reference, _cast_define))
+
+
+def cast(x: Node, to: DType) -> Node:
+    """x converted to another element type; itself when it has it already."""
+    return x if x.dtype is to else make(CAST, x, source=x.dtype.name, to=to.name)
+
+
+# ---------------------------------------------------------------- reduce
+
+
+def _reduce_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
+    axes = attrs["axes"]
+    if list(axes) != sorted(set(axes)) or any(not 0 <= a < types[0].rank for a in axes):
+        raise ValueError(f"reduction axes {axes} of {types[0]}")
+    kept = tuple(d for a, d in enumerate(types[0].shape) if a not in axes)
+    return TensorType(types[0].dtype, kept)
+
+
+def _reduced_extents(node: Node) -> tuple[DimLike, ...]:
+    return tuple(node.inputs[0].shape[a] for a in node.attr("axes"))
+
+
+def _reduce_define(node: Node, at: Any, reduced: Any, read: Read, extent: Extent) -> L.Expr:
+    outer, inner, axes = list(at), list(reduced), node.attr("axes")
+    rank = node.inputs[0].type.rank
+    return read(0, tuple(inner.pop(0) if a in axes else outer.pop(0) for a in range(rank)))
+
+
+def identity(combine: str, of: DType) -> float | int:
+    """The neutral value of a reduction by `combine` on elements of type `of`."""
+    if combine in ("add", "or"):
+        return 0
+    if combine in ("mul", "and"):
+        return 1
+    if of.is_float:
+        return float("-inf") if combine == "max" else float("inf")
+    info = np.iinfo(of.numpy)
+    return int(info.min) if combine == "max" else int(info.max)
+
+
+def _reduce_reference(combine: str) -> Callable[..., np.ndarray]:
+    ufunc = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}[combine]
+
+    def reference(x: np.ndarray, *, axes: tuple[int, ...]) -> np.ndarray:
+        start = identity(combine, dtype(x.dtype.name))
+        wide = x.astype(np.float64) if x.dtype == np.float32 and combine in ("add", "mul") else x
+        with np.errstate(all="ignore"):
+            result = ufunc.reduce(wide, axis=axes, initial=start)
+        return np.asarray(result).astype(x.dtype)
+
+    return reference
+
+
+for _name, _combine in (("sum", "add"), ("prod", "mul"), ("max", "max"), ("min", "min")):
+    _row(
+        Primitive(
+            f"reduce_{_name}",
+            "reduce",
+            _reduce_type,
+            _reduce_reference(_combine),
+            _reduce_define,
+            _reduced_extents,
+            _combine,
+        )
+    )
+
+
+def _arg_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
+    axis = attrs["axis"]
+    return TensorType(INT64, tuple(d for a, d in enumerate(types[0].shape) if a != axis))
+
+
+def _arg_reference(*, largest: bool) -> Callable[..., np.ndarray]:
+    def reference(x: np.ndarray, *, axis: int, last: bool) -> np.ndarray:
+        find = np.argmax if largest else np.argmin
+        if not last:
+            return np.asarray(find(x, axis=axis), np.int64)
+        return np.asarray(x.shape[axis] - 1 - find(np.flip(x, axis), axis=axis), np.int64)
+
+    return reference
+
+
+# arg_max and arg_min lower by a scan of their own (schedule.lower): first (or last) winner, NaN wins
+ARG_MAX = _row(Primitive("arg_max", "opaque", _arg_type, _arg_reference(largest=True)))
+ARG_MIN = _row(Primitive("arg_min", "opaque", _arg_type, _arg_reference(largest=False)))
+
+
+# ---------------------------------------------------------------- broadcast
+
+
+def _broadcast_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
+    shape, source = attrs["shape"], types[0]
+    if source.rank > len(shape):
+        raise ValueError(f"cannot broadcast {source} to rank {len(shape)}")
+    for have, want in zip(reversed(source.shape), reversed(shape), strict=False):
+        if equal(have, 1) is not True and equal(have, want) is not True:
+            need.equal((have - 1) * (have - want), 0, f"broadcast of {source}")
+    return TensorType(source.dtype, shape)
+
+
+def _broadcast_define(node: Node, at: Any, reduced: Any, read: Read, extent: Extent) -> L.Expr:
+    source = node.inputs[0].shape
+    tail = at[len(at) - len(source) :]
+    want = node.shape[len(at) - len(source) :]
+    index: list[L.Expr] = []
+    for i, have, out in zip(tail, source, want, strict=True):
+        if equal(have, 1) is True:
+            index.append(L.const(0))
+        elif equal(have, out) is True:
+            index.append(i)
+        else:  # 1 or the whole extent, known only at run time
+            index.append(L.minimum(i, L.minus(extent(have), 1)))
+    return read(0, tuple(index))
+
+
+BROADCAST = _row(
+    Primitive(
+        "broadcast",
+        "broadcast",
+        _broadcast_type,
+        lambda x, *, shape: np.broadcast_to(x, shape),
+        _broadcast_define,
+    )
+)
+
+
+def _window_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
+    shape = list(types[0].shape)
+    for axis, size, stride, dilation in _window_axes(attrs):
+        shape[axis] = (shape[axis] - (size - 1) * dilation - 1) // stride + 1
+    return TensorType(types[0].dtype, tuple(shape) + tuple(attrs["sizes"]))
+
+
+def _window_axes(attrs: Attrs) -> list[tuple[int, Any, Any, Any]]:
+    columns = attrs["axes"], attrs["sizes"], attrs["strides"], attrs["dilations"]
+    return list(zip(*columns, strict=True))
+
+
+def _window_reference(x: np.ndarray, **attrs: Any) -> np.ndarray:
+    axes, sizes = attrs["axes"], attrs["sizes"]
+    spans = tuple((s - 1) * d + 1 for s, d in zip(sizes, attrs["dilations"], strict=True))
+    view = np.lib.stride_tricks.sliding_window_view(x, spans, axis=axes)
+    cut = [slice(None)] * view.ndim
+    for k, (axis, _, stride, dilation) in enumerate(_window_axes(attrs)):
+        cut[axis] = slice(None, None, stride)
+        cut[x.ndim + k] = slice(None, None, dilation)
+    return view[tuple(cut)]
+
+
+def _window_define(node: Node, at: Any, reduced: Any, read: Read, extent: Extent) -> L.Expr:
+    rank = node.inputs[0].type.rank
+    index = list(at[:rank])
+    for k, (axis, _, stride, dilation) in enumerate(_window_axes(dict(node.attrs))):
+        index[axis] = L.plus(L.times(index[axis], stride), L.times(at[rank + k], dilation))
+    return read(0, tuple(index))
+
+
+WINDOW = _row(  # x[.., i*stride + k*dilation, ..] with the window indices k as new last axes
+    Primitive("window", "broadcast", _window_type, _window_reference, _window_define)
+)
+
+
+# ---------------------------------------------------------------- layout
+
+
+def _reshape_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
+    need.equal(product(types[0].shape), product(attrs["shape"]), f"reshape of {types[0]}")
+    return TensorType(types[0].dtype, attrs["shape"])
+
+
+def reshape_groups(
+    source: tuple[DimLike, ...], target: tuple[DimLike, ...]
+) -> list[tuple[range, range]]:
+    """The finest runs of axes whose element counts provably agree: (axes of source, axes of target) in order."""
+    groups: list[tuple[range, range]] = []
+    i = j = 0
+    while i < len(source) and j < len(target):
+        i0, j0, left, right = i, j, source[i], target[j]
+        i, j = i + 1, j + 1
+        while equal(left, right) is not True and (i < len(source) or j < len(target)):
+            source_short = exact_div(right, left) is not None
+            target_short = exact_div(left, right) is not None
+            if i < len(source) and (source_short or not target_short or j == len(target)):
+                left, i = left * source[i], i + 1
+            if j < len(target) and not source_short or i == len(source) and j < len(target):
+                right, j = right * target[j], j + 1
+        groups.append((range(i0, i), range(j0, j)))
+    if i < len(source) or j < len(target):
+        groups.append((range(i, len(source)), range(j, len(target))))
+    return groups
+
+
+def _flatten(at: Any, shape: tuple[DimLike, ...], extent: Extent) -> L.Expr:
+    flat: L.Expr = L.const(0)
+    for i, d in zip(at, shape, strict=True):
+        flat = L.plus(L.times(flat, extent(d)), i)
+    return flat
+
+
+def _unflatten(flat: L.Expr, shape: tuple[DimLike, ...], extent: Extent) -> list[L.Expr]:
+    index: list[L.Expr] = []
+    for k in range(len(shape) - 1, 0, -1):
+        index.append(L.remainder(flat, extent(shape[k])))
+        flat = L.quotient(flat, extent(shape[k]))
+    return [flat, *reversed(index)] if shape else []
+
+
+def _reshape_define(node: Node, at: Any, reduced: Any, read: Read, extent: Extent) -> L.Expr:
+    source, target = node.inputs[0].shape, node.shape
+    index: list[L.Expr] = []
+    for from_axes, to_axes in reshape_groups(source, target):
+        have = [a for a in to_axes if equal(target[a], 1) is not True]
+        need = [a for a in from_axes if equal(source[a], 1) is not True]
+        flat = _flatten([at[a] for a in have], tuple(target[a] for a in have), extent)
+        parts = dict(
+            zip(need, _unflatten(flat, tuple(source[a] for a in need), extent), strict=True)
+        )
+        index.extend(parts.get(a, L.const(0)) for a in from_axes)
+    return read(0, tuple(index))
+
+
+def _transpose_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
+    perm = attrs["perm"]
+    if sorted(perm) != list(range(types[0].rank)):
+        raise ValueError(f"{perm} is no permutation of the axes of {types[0]}")
+    return TensorType(types[0].dtype, tuple(types[0].shape[p] for p in perm))
+
+
+def _transpose_define(node: Node, at: Any, reduced: Any, read: Read, extent: Extent) -> L.Expr:
+    index: list[L.Expr] = [L.const(0)] * len(at)
+    for i, p in zip(at, node.attr("perm"), strict=True):
+        index[p] = i
+    return read(0, tuple(index))
+
+
+def _slice_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
+    if not len(attrs["starts"]) == len(attrs["steps"]) == len(attrs["shape"]) == types[0].rank:
+        raise ValueError(f"slice of {types[0]} needs a start, step and extent per axis")
+    return TensorType(types[0].dtype, attrs["shape"])
+
+
+def _slice_reference(x: np.ndarray, *, starts: Any, steps: Any, shape: Any) -> np.ndarray:
+    for axis, (start, step, n) in enumerate(zip(starts, steps, shape, strict=True)):
+        x = np.take(x, start + step * np.arange(n), axis=axis)
+    return x
+
+
+def _slice_define(node: Node, at: Any, reduced: Any, read: Read, extent: Extent) -> L.Expr:
+    pairs = zip(at, node.attr("starts"), node.attr("steps"), strict=True)
+    return read(
+        0, tuple(L.plus(L.times(i, extent(step)), extent(start)) for i, start, step in pairs)
+    )
+
+
+def _concat_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
+    axis, first = attrs["axis"], types[0]
+    total: DimLike = 0
+    for t in types:
+        if t.rank != first.rank or t.dtype is not first.dtype:
+            raise ValueError(f"concat of {first} and {t}")
+        for a in range(first.rank):
+            if a != axis:
+                need.equal(t.shape[a], first.shape[a], "concat")
+        total = total + t.shape[axis]
+    return TensorType(first.dtype, (*first.shape[:axis], total, *first.shape[axis + 1 :]))
+
+
+def _concat_define(node: Node, at: Any, reduced: Any, read: Read, extent: Extent) -> L.Expr:
+    axis = node.attr("axis")
+    starts: list[DimLike] = [0]
+    for source in node.inputs[:-1]:
+        starts.append(starts[-1] + source.shape[axis])
+
+    def piece(k: int) -> L.Expr:
+        return read(k, (*at[:axis], L.minus(at[axis], extent(starts[k])), *at[axis + 1 :]))
+
+    value = piece(len(node.inputs) - 1)
+    for k in range(len(node.inputs) - 2, -1, -1):
+        inside = L.op("lt", at[axis], extent(starts[k + 1]))
+        value = L.op("select", inside, piece(k), value)
+    return value
+
+
+def _pad_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
+    padded = zip(types[0].shape, attrs["low"], attrs["high"], strict=True)
+    return TensorType(types[0].dtype, tuple(d + low + high for d, low, high in padded))
+
+
+def _pad_reference(x: np.ndarray, *, low: Any, high: Any, value: Data) -> np.ndarray:
+    return np.pad(x, list(zip(low, high, strict=True)), constant_values=value.array)
+
+
+def literal(value: np.ndarray, of: DType) -> L.Const:
+    """A rank-0 array as a literal of the compute type of `of`."""
+    number = from_bfloat16(value) if of is BFLOAT16 else value
+    return L.const(number.item(), of.compute)
+
+
+def _pad_define(node: Node, at: Any, reduced: Any, read: Read, extent: Extent) -> L.Expr:
+    source = node.inputs[0].shape
+    inside: L.Expr | None = None
+    index: list[L.Expr] = []
+    for i, low, high, d in zip(at, node.attr("low"), node.attr("high"), source, strict=True):
+        j = L.minus(i, extent(low))
+        index.append(j)
+        if equal(low, 0) is not True:
+            inside = L.both(inside, L.op("ge", j, L.const(0)))
+        if equal(high, 0) is not True:
+            inside = L.both(inside, L.op("lt", j, extent(d)))
+    value = read(0, tuple(index))
+    if inside is None:
+        return value
+    return L.op("select", inside, value, literal(node.attr("value").array, node.dtype))
+
+
+def _dilate_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
+    pairs = zip(types[0].shape, attrs["factors"], strict=True)
+    return TensorType(types[0].dtype, tuple((d - 1) * f + 1 if f != 1 else d for d, f in pairs))
+
+
+def _dilate_reference(x: np.ndarray, *, factors: Any) -> np.ndarray:
+    shape = tuple((d - 1) * f + 1 if f != 1 else d for d, f in zip(x.shape, factors, strict=True))
+    result = np.zeros(shape, x.dtype)
+    result[tuple(slice(None, None, f) for f in factors)] = x
+    return result
+
+
+def _dilate_define(node: Node, at: Any, reduced: Any, read: Read, extent: Extent) -> L.Expr:
+    hit: L.Expr | None = None
+    index: list[L.Expr] = []
+    for i, f in zip(at, node.attr("factors"), strict=True):
+        index.append(L.quotient(i, f))
+        if f != 1:
+            hit = L.both(hit, L.op("eq", L.remainder(i, f), L.const(0)))
+    value = read(0, tuple(index))
+    if hit is None:
+        return value
+    return L.op("select", hit, value, L.const(0, node.dtype.compute))
+
+
+def _gather_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
+    x, indices = types
+    if indices.dtype is not INT64:
+        raise ValueError(f"gather by {indices.dtype} indices")
+    axis = attrs["axis"]
+    return TensorType(x.dtype, (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
+
+
+def _gather_reference(x: np.ndarray, indices: np.ndarray, *, axis: int) -> np.ndarray:
+    n = x.shape[axis]
+    wrapped = np.where(indices < 0, indices + n, indices)
+    return np.take(x, np.clip(wrapped, 0, max(n - 1, 0)), axis=axis)
+
+
+def _gather_define(node: Node, at: Any, reduced: Any, read: Read, extent: Extent) -> L.Expr:
+    axis, rank = node.attr("axis"), node.inputs[1].type.rank
+    n = extent(node.inputs[0].shape[axis])
+    chosen = read(1, tuple(at[axis : axis + rank]))
+    wrapped = L.op("select", L.op("lt", chosen, L.const(0)), L.plus(chosen, n), chosen)
+    safe = L.op("max", L.op("min", wrapped, L.minus(n, 1)), L.const(0))
+    return read(0, (*at[:axis], safe, *at[axis + rank :]))
+
+
+RESHAPE = _row(
+    Primitive(
+        "reshape",
+        "layout",
+        _reshape_type,
+        lambda x, *, shape: np.reshape(x, shape),
+        _reshape_define,
+    )
+)
+TRANSPOSE = _row(
+    Primitive(
+        "transpose",
+        "layout",
+        _transpose_type,
+        lambda x, *, perm: np.transpose(x, perm),
+        _transpose_define,
+    )
+)
+SLICE = _row(  # x[start + step*i]; every index in range, steps may be negative
+    Primitive("slice", "layout", _slice_type, _slice_reference, _slice_define)
+)
+CONCAT = _row(
+    Primitive(
+        "concat",
+        "layout",
+        _concat_type,
+        lambda *xs, axis: np.concatenate(xs, axis),
+        _concat_define,
+    )
+)
+PAD = _row(Primitive("pad", "layout", _pad_type, _pad_reference, _pad_define))
+DILATE = _row(  # zeros between elements: x at multiples of the factors
+    Primitive("dilate", "layout", _dilate_type, _dilate_reference, _dilate_define)
+)
+GATHER = _row(  # x[.., indices, ..]; negative indices count from the end, wild ones are clamped
+    Primitive("gather", "layout", _gather_type, _gather_reference, _gather_define)
+)
+
+
+# ---------------------------------------------------------------- linear
+
+
+def _matmul_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
+    a, b = types
+    if a.rank != b.rank or a.rank < 2 or a.dtype is not b.dtype:
+        raise ValueError(f"matmul of {a} and {b}")
+    for x, y in zip(a.shape[:-2], b.shape[:-2], strict=True):
+        need.equal(x, y, "matmul batch")
+    need.equal(a.shape[-1], b.shape[-2], "matmul inner extent")
+    return TensorType(a.dtype, (*a.shape[:-1], b.shape[-1]))
+
+
+def _matmul_reference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    wide = np.float64 if a.dtype.kind == "f" else a.dtype
+    with np.errstate(all="ignore"):
+        return np.asarray(np.matmul(a.astype(wide), b.astype(wide))).astype(a.dtype)
+
+
+def _matmul_define(node: Node, at: Any, reduced: Any, read: Read, extent: Extent) -> L.Expr:
+    batch, (m, n), (k,) = at[:-2], at[-2:], reduced
+    return L.op("mul", read(0, (*batch, m, k)), read(1, (*batch, k, n)))
+
+
+def _conv_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
+    x, w = types
+    groups, spatial = attrs["groups"], x.rank - 2
+    if w.rank != x.rank or x.dtype is not w.dtype or len(attrs["strides"]) != spatial:
+        raise ValueError(f"conv of {x} by {w}")
+    need.equal(x.shape[-1], w.shape[-2] * groups, "conv input channels")
+    extents: list[DimLike] = []
+    columns = zip(
+        x.shape[1:-1], w.shape[:spatial], attrs["strides"], attrs["dilations"], strict=True
+    )
+    for d, size, stride, dilation in columns:
+        extents.append((d - (size - 1) * dilation - 1) // stride + 1)
+    return TensorType(x.dtype, (x.shape[0], *extents, w.shape[-1]))
+
+
+def _conv_reference(x: np.ndarray, w: np.ndarray, **attrs: Any) -> np.ndarray:
+    spatial, groups = x.ndim - 2, attrs["groups"]
+    windows = _window_reference(
+        x.astype(np.float64),
+        axes=tuple(range(1, 1 + spatial)),
+        sizes=w.shape[:spatial],
+        strides=attrs["strides"],
+        dilations=attrs["dilations"],
+    )
+    outs = w.shape[-1] // groups
+    inner = w.shape[-2]
+    pieces = []
+    for g in range(groups):
+        part = np.take(windows, range(g * inner, (g + 1) * inner), axis=1 + spatial)
+        axes = [*range(2 + spatial, 2 + 2 * spatial), 1 + spatial]
+        kernel = w[..., g * outs : (g + 1) * outs].astype(np.float64)
+        pieces.append(np.tensordot(part, kernel, axes=(axes, [*range(spatial), spatial])))
+    return np.concatenate(pieces, axis=-1).astype(x.dtype)
+
+
+def _conv_reduced(node: Node) -> tuple[DimLike, ...]:
+    return node.inputs[1].shape[:-1]
+
+
+def _conv_define(node: Node, at: Any, reduced: Any, read: Read, extent: Extent) -> L.Expr:
+    n, *place, o = at
+    *taps, c = reduced
+    w, groups = node.inputs[1].shape, node.attr("groups")
+    columns = zip(place, node.attr("strides"), taps, node.attr("dilations"), strict=True)
+    where = [L.plus(L.times(i, s), L.times(t, d)) for i, s, t, d in columns]
+    channel = c
+    if groups != 1:
+        group = L.quotient(o, extent(_per_group(node)))
+        channel = L.plus(L.times(group, extent(w[-2])), c)
+    return L.op("mul", read(0, (n, *where, channel)), read(1, (*taps, c, o)))
+
+
+def _per_group(node: Node) -> DimLike:
+    outs = exact_div(node.inputs[1].shape[-1], node.attr("groups"))
+    if outs is None:
+        raise ValueError(f"{node.inputs[1].shape[-1]} outputs in {node.attr('groups')} groups")
+    return outs
+
+
+MATMUL = _row(  # a[.., m, k] . b[.., k, n], one accumulator per element, k ascending
+    Primitive(
+        "matmul",
+        "linear",
+        _matmul_type,
+        _matmul_reference,
+        _matmul_define,
+        lambda node: (node.inputs[0].shape[-1],),
+        "add",
+    )
+)
+CONV = (
+    _row(  # x[n, spatial.., c] by w[taps.., c / groups, o], unpadded; taps row-major, then channel
+        Primitive("conv", "linear", _conv_type, _conv_reference, _conv_define, _conv_reduced, "add")
+    )
+)
