@@ -319,16 +319,18 @@ def _floordiv_const(a: DimLike, c: int) -> DimLike:
 
 
 def _nested(a: Dim, c: int, divide: Callable[[DimLike, int], DimLike]) -> DimLike:
-    """(n//d + k) // c -> (n + d*k) // (d*c), else the atom `a // c` as it is."""
-    scale, atoms = a._terms[0]
-    only = atoms[0]
-    if (
-        scale == len(atoms) == 1
-        and isinstance(only, FloorDiv)
-        and isinstance(only.den, int)
-        and all(not more for _, more in a._terms[1:])
-    ):
-        return divide(only.num + only.den * _constant(a), only.den * c)
+    """(n//d + r) // c -> (n + d*r) // (d*c), else the atom `a // c` as it is."""
+    inner = [
+        (scale, atoms[0])
+        for scale, atoms in a._terms
+        if len(atoms) == 1 == abs(scale) and isinstance(atoms[0], FloorDiv)
+    ]
+    if len(inner) == 1:
+        scale, atom = inner[0]
+        if isinstance(atom, FloorDiv) and isinstance(atom.den, int):
+            # A subtracted floor is a ceiling: -(n//d) = (d - 1 - n)//d.
+            num = atom.num if scale > 0 else atom.den - 1 - atom.num
+            return divide(num + atom.den * (a - scale * _atom(atom)), atom.den * c)
     return _atom(FloorDiv(a, c))
 
 
