@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fissile.errors import FissileError, FissileWarning
     from fissile.options import Options
-    from fissile.pipeline import check, compile, optimize  # noqa: F401
+    from fissile.pipeline import check, optimize
+    from fissile.pipeline import compile as compile
     from fissile.runtime.executable import Executable, load
     from fissile.target import Target
 
