@@ -29,7 +29,6 @@ from fissile.ir.polynomial import (
     constant,
     content,
     exact_div,
-    key_name,
     of_atom,
     parse,
     parts_of,
@@ -199,7 +198,7 @@ def _extremum(
 
 
 def _arg_order(a: DimLike) -> tuple[bool, str]:
-    return not isinstance(a, Dim), text_of(a, key_name)
+    return not isinstance(a, Dim), text_of(a, is_key=True)
 
 
 CONSTRUCTORS.update({FloorDiv: _floordiv, Mod: _mod, Min: min_, Max: max_})

@@ -1,445 +1,304 @@
-"""Polynomials over symbols and compound atoms: the data behind symbolic dimensions (design 3.2).
+"""Integer polynomials over the atoms of int64 expressions, and proofs that one is never negative.
 
-In: sums and products of symbols, and the text of an expression. Out: interned `Dim` objects, or a
-plain `int` whenever the value is constant. The meaning of `//`, `%`, min and max needs bounds,
-which need sums: `fissile.ir.dim`, the module to import from, fills the table `CONSTRUCTORS`.
-Invariant: the terms of a Dim are sorted and non-zero, and one such tuple is one object.
+In: int64 expressions. Out: one canonical sum of products (`Terms`), the expression it stands for,
+and answers of `Facts.never_negative`, where True is a proof and False means unknown. An atom is
+whatever is no sum, difference or product. Invariant: evaluation is unchanged where no intermediate
+overflows, which holds for every index of an array that fits in memory.
 """
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from typing import NoReturn, TypeAlias
 
-_NAME = re.compile(r"[^\W\d][\w.]*")
-_TOKEN = re.compile(r"\s*(?:(\d+)|`([^`]*)`|([^\W\d][\w.]*)|(//|[-+*%(),]))")
+from fissile.ir.dtype import INT64
+from fissile.ir.loop import Const, Expr, Op, Var, const, minus, plus, times, walk
+from fissile.ir.text import show
 
+Terms = Mapping[tuple[Expr, ...], int]  # product of atoms, sorted -> coefficient, never 0
 
-@dataclass(frozen=True, slots=True)
-class _Node:
-    """What the atoms share: a text `key` that identifies and orders them, cached for hashing."""
+_RING = ("add", "sub", "mul", "neg")
+_DEEPEST = 14
+_WIDEST = 48
 
-    key: str = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "key", _atom_text(self, key_name))  # type: ignore[arg-type]
+def _rank(e: Expr) -> tuple[int, str]:
+    return (0, e.name) if isinstance(e, Var) else (1, show(e))
 
 
-@dataclass(frozen=True, slots=True)
-class Symbol(_Node):
-    """A named integer, known only to be at least `lower`."""
+def number(value: int) -> Terms:
+    """The constant polynomial."""
+    return {(): value} if value else {}
 
-    name: str
-    lower: int = 0
 
-    def __hash__(self) -> int:
-        return hash(self.key)
+def atom(e: Expr) -> Terms:
+    """The polynomial that is one atom."""
+    return {(e,): 1}
 
 
-@dataclass(frozen=True, slots=True)
-class FloorDiv(_Node):
-    """`num // den`; `den` is an int >= 2 or a Dim."""
+def added(a: Terms, b: Terms, factor: int = 1) -> Terms:
+    """a + factor * b."""
+    total = dict(a)
+    for key, value in b.items():
+        total[key] = total.get(key, 0) + factor * value
+    return {key: value for key, value in total.items() if value}
 
-    num: DimLike
-    den: DimLike
 
-    def __hash__(self) -> int:
-        return hash(self.key)
+def multiplied(a: Terms, b: Terms) -> Terms:
+    """a * b."""
+    total: dict[tuple[Expr, ...], int] = {}
+    for x, m in a.items():
+        for y, n in b.items():
+            key = x + y if not x or not y else tuple(sorted(x + y, key=_rank))
+            total[key] = total.get(key, 0) + m * n
+    return {key: value for key, value in total.items() if value}
 
 
-@dataclass(frozen=True, slots=True)
-class Mod(_Node):
-    """`num % den`; `den` is an int >= 2 or a Dim."""
+def terms_of(e: Expr) -> Terms:
+    """The polynomial of an int64 expression."""
+    if isinstance(e, Const):
+        return number(int(e.value))
+    if not isinstance(e, Op) or e.op not in _RING or e.dtype is not INT64:
+        return atom(e)
+    parts = [terms_of(a) for a in e.args]
+    if e.op == "neg":
+        return added({}, parts[0], -1)
+    if e.op == "mul":
+        return multiplied(*parts)
+    return added(*parts, -1 if e.op == "sub" else 1)
 
-    num: DimLike
-    den: DimLike
 
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-
-@dataclass(frozen=True, slots=True)
-class Min(_Node):
-    """The smallest of two or more arguments."""
-
-    args: tuple[DimLike, ...]
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-
-@dataclass(frozen=True, slots=True)
-class Max(_Node):
-    """The largest of two or more arguments."""
-
-    args: tuple[DimLike, ...]
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-
-Atom: TypeAlias = Symbol | FloorDiv | Mod | Min | Max
-Monomial: TypeAlias = tuple[Atom, ...]
-Terms: TypeAlias = tuple[tuple[int, Monomial], ...]
-
-
-class Dim:
-    """A non-constant integer expression; build with `symbol`, `parse` and operators only."""
-
-    __slots__ = ("_terms",)
-    __array_ufunc__ = None  # numpy integers then leave arithmetic to the reflected operators
-    _terms: Terms
-
-    def __add__(self, other: DimLike) -> DimLike:
-        return total((self, other))
-
-    def __sub__(self, other: DimLike) -> DimLike:
-        return total((self, -other))
-
-    def __rsub__(self, other: DimLike) -> DimLike:
-        return total((other, -self))
-
-    def __neg__(self) -> DimLike:
-        # Negation keeps the order of terms and the absence of zeros.
-        return intern(tuple((-scale, atoms) for scale, atoms in self._terms))
-
-    def __mul__(self, other: DimLike) -> DimLike:
-        poly: dict[Monomial, int] = {}
-        for scale, atoms in self._terms:
-            for scale_, atoms_ in terms(other):
-                both = sorted_atoms(atoms + atoms_) if atoms and atoms_ else atoms or atoms_
-                poly[both] = poly.get(both, 0) + scale * scale_
-        return build(poly)
-
-    __radd__, __rmul__ = __add__, __mul__
-
-    def __floordiv__(self, other: DimLike) -> DimLike:
-        return CONSTRUCTORS[FloorDiv](self, other)
-
-    def __rfloordiv__(self, other: DimLike) -> DimLike:
-        return CONSTRUCTORS[FloorDiv](other, self)
-
-    def __mod__(self, other: DimLike) -> DimLike:
-        return CONSTRUCTORS[Mod](self, other)
-
-    def __rmod__(self, other: DimLike) -> DimLike:
-        return CONSTRUCTORS[Mod](other, self)
-
-    def __bool__(self) -> NoReturn:
-        raise TypeError(f"the truth of the symbolic dimension {self} is unknown; use equal()")
-
-    def __str__(self) -> str:
-        return text_of(self, _plain_name)
-
-    def __repr__(self) -> str:
-        return f"Dim({self})"
-
-    def __copy__(self) -> Dim:
-        return self
-
-    def __deepcopy__(self, memo: object) -> Dim:
-        return self
-
-
-DimLike: TypeAlias = int | Dim
-
-# Strong references: a Dim is small, and a weak table would cost more than the arithmetic.
-_TABLE: dict[Terms, Dim] = {}
-
-
-def symbol(name: str, lower: int = 0) -> Dim:
-    """The dimension called `name` (any text without a backtick), at least `lower` >= 0.
-
-    >>> from fissile.ir.dim import symbol
-    >>> h = symbol("h", lower=1)
-    >>> str((4 * h + 3) // 2 - 1), 2 * h // 2 is h
-    ('2*h', True)
-    """
-    if not name or "`" in name:
-        raise ValueError(f"not a name of a dimension: {name!r}")
-    return of_atom(Symbol(name, lower))
-
-
-def terms(a: DimLike) -> Terms:
-    """The sum `a` as (coefficient, atoms multiplied); the constant comes last, with no atoms."""
-    if isinstance(a, Dim):
-        return a._terms
-    return ((int(a), ()),) if a else ()
-
-
-# How each compound atom is built from its simplified parts.
-CONSTRUCTORS: dict[type, Callable[..., DimLike]] = {}
-
-
-# ---- construction --------------------------------------------------------------------------------
-
-
-def intern(key: Terms) -> Dim:
-    """The one Dim of sorted, non-zero, not constant terms."""
-    found = _TABLE.get(key)
-    if found is None:
-        fresh = Dim.__new__(Dim)
-        fresh._terms = key
-        found = _TABLE.setdefault(key, fresh)
-    return found
-
-
-def of_atom(atom: Atom) -> Dim:
-    """The atom as a Dim."""
-    return intern(((1, (atom,)),))
-
-
-def sorted_atoms(atoms: Monomial) -> Monomial:
-    """The order of the factors of a product."""
-    return tuple(sorted(atoms, key=lambda atom: atom.key))
-
-
-@cache
-def rank(atoms: Monomial) -> tuple[int, list[str]]:
-    """Sort key of terms: graded lexicographic, a monomial order, so that division terminates."""
-    return -len(atoms), [atom.key for atom in atoms]
-
-
-def build(poly: dict[Monomial, int]) -> DimLike:
-    """The canonical expression of a sum; `poly` maps monomials to coefficients, zeros allowed."""
-    kept = {atoms: scale for atoms, scale in poly.items() if scale}
-    if not kept:
+def constant(p: Terms) -> int | None:
+    """The number that `p` is, or None."""
+    if not p:
         return 0
-    if len(kept) == 1 and () in kept:
-        return kept[()]
-    if len(kept) > 1:
-        for atoms, scale in kept.items():
-            if len(atoms) == 1 and isinstance(atoms[0], Mod):
-                whole = _recombined(kept, atoms[0], scale)
-                if whole is not None:
-                    return whole
-    return intern(tuple((kept[atoms], atoms) for atoms in sorted(kept, key=rank)))
+    return p[()] if len(p) == 1 and () in p else None
 
 
-def _recombined(poly: dict[Monomial, int], mod: Mod, scale: int) -> DimLike | None:
-    """k*(n % c) + k*c*(n//c) -> k*n, if the sum holds both."""
-    quotient = terms(CONSTRUCTORS[FloorDiv](mod.num, mod.den))
-    if len(quotient) != 1 or not isinstance(mod.den, int):
-        return None
-    unit, atoms = quotient[0]
-    if len(atoms) != 1 or poly.get(atoms) != scale * mod.den or unit != 1:
-        return None
-    rest = {k: v for k, v in poly.items() if k != atoms and k != (mod,)}
-    return build(rest) + scale * mod.num
+def expression(p: Terms, depth: Mapping[Var, int] | None = None) -> Expr:
+    """The canonical sum: terms of outer loops first (`depth`: their level), the constant last."""
+    level = depth or {}
+
+    def order(key: tuple[Expr, ...]) -> tuple[int, int, int, list[tuple[int, str]]]:
+        inner = [level.get(v, -1) for a in key for v in walk(a) if isinstance(v, Var)]
+        return (not key, p[key] < 0, max(inner, default=-1), [_rank(a) for a in key])
+
+    total: Expr = const(0)
+    for key in sorted(p, key=order):
+        product: Expr = const(abs(p[key]))
+        for a in key:
+            product = times(a, product) if isinstance(product, Const) else times(product, a)
+        total = plus(total, product) if p[key] > 0 else minus(total, product)
+    return total
 
 
-def total(parts: Iterable[DimLike]) -> DimLike:
-    """The sum; 0 for no part."""
-    poly: dict[Monomial, int] = {}
-    for part in parts:
-        for scale, atoms in terms(part):
-            poly[atoms] = poly.get(atoms, 0) + scale
-    return build(poly)
-
-
-def product(dims: Iterable[DimLike]) -> DimLike:
-    """The product; 1 for no dimension."""
-    result: DimLike = 1
-    for dim in dims:
-        result = result * dim
-    return result
-
-
-def content(a: DimLike, start: int = 0) -> int:
-    """The greatest common divisor of `start` and the coefficients of all but the constant."""
-    return math.gcd(start, *(scale for scale, atoms in terms(a) if atoms))
-
-
-def constant(a: DimLike) -> int:
-    """The constant term."""
-    last = terms(a)[-1:]
-    return last[0][0] if last and not last[0][1] else 0
-
-
-def scaled_down(a: DimLike, c: int) -> DimLike:
-    """Each coefficient divided by `c` and the constant rounded down: `a // c` if c | content."""
-    return build({atoms: scale // c for scale, atoms in terms(a)})
-
-
-def single(a: DimLike) -> Atom | None:
-    """The atom that `a` consists of, if it is one."""
-    parts = terms(a)
-    if len(parts) == 1 and parts[0][0] == len(parts[0][1]) == 1:
-        return parts[0][1][0]
-    return None
-
-
-def exact_div(a: DimLike, b: DimLike) -> DimLike | None:
-    """The polynomial q with q*b = a, or None if there is none (or b is 0)."""
-    divisor = terms(b)
-    if not divisor:
-        return None
-    lead, lead_atoms = divisor[0]
-    quotient: list[DimLike] = []
-    while parts := terms(a):
-        scale, atoms = parts[0]
-        left = list(atoms)
-        for atom in lead_atoms:
-            if atom not in left:
-                return None
-            left.remove(atom)
-        if scale % lead:
-            return None
-        step = build({tuple(left): scale // lead})
-        quotient.append(step)
-        smaller = a - step * b
-        if isinstance(smaller, Dim) and rank(smaller._terms[0][1]) <= rank(atoms):
-            return None  # a Mod was recombined, which is no step of a long division
-        a = smaller
-    return total(quotient)
-
-
-def parts_of(atom: Atom) -> tuple[DimLike, ...]:
-    """The expressions directly inside an atom, as its constructor takes them."""
-    if isinstance(atom, Symbol):
-        return ()
-    return atom.args if isinstance(atom, Min | Max) else (atom.num, atom.den)
-
-
-# ---- text --------------------------------------------------------------------------------------
-
-
-def _plain_name(s: Symbol) -> str:
-    is_plain = _NAME.fullmatch(s.name) and s.name not in ("min", "max")
-    return s.name if is_plain else f"`{s.name}`"
-
-
-def key_name(s: Symbol) -> str:
-    """The name with the lower bound: symbols that differ only there are different."""
-    return f"{_plain_name(s)}>={s.lower}" if s.lower else _plain_name(s)
-
-
-def _atom_text(atom: Atom, name: Callable[[Symbol], str]) -> str:
-    if isinstance(atom, Symbol):
-        return name(atom)
-    # Keys of compound atoms start with a character above letters: symbols come first in a sum.
-    mark = "~" if name is key_name else ""
-    if isinstance(atom, Min | Max):
-        kind = "min" if isinstance(atom, Min) else "max"
-        return f"{mark}{kind}({', '.join(text_of(arg, name) for arg in atom.args)})"
-    sign = "//" if isinstance(atom, FloorDiv) else " % "
-    return mark + sign.join(_operand_text(part, name) for part in (atom.num, atom.den))
-
-
-def _operand_text(a: DimLike, name: Callable[[Symbol], str]) -> str:
-    text = text_of(a, name)
-    is_bare = isinstance(single(a), Symbol | Min | Max) or (not isinstance(a, Dim) and a >= 0)
-    return text if is_bare else f"({text})"
-
-
-def text_of(a: DimLike, name: Callable[[Symbol], str]) -> str:
-    """The expression as `parse` reads it, with symbols written by `name`."""
-    if not isinstance(a, Dim):
-        return str(a)
-    text = ""
-    for scale, atoms in a._terms:
-        is_first = not text
-        factors = [str(abs(scale))] if abs(scale) != 1 or not atoms else []
-        is_alone = not factors and len(atoms) == 1 and not (is_first and scale < 0)
-        for atom in atoms:
-            factor = _atom_text(atom, name)
-            needs_parentheses = isinstance(atom, FloorDiv | Mod) and not is_alone
-            factors.append(f"({factor})" if needs_parentheses else factor)
-        sign = ("-" if scale < 0 else "") if is_first else (" - " if scale < 0 else " + ")
-        text += sign + "*".join(factors)
-    return text
-
-
-def parse(text: str, lowers: Mapping[str, int] | None = None) -> DimLike:
-    """The expression written in `text`, as `str` writes it; `lowers` gives symbols' lower bounds.
-
-    Raises ValueError with the position if the text is not an expression.
-    """
-    tokens: list[tuple[str, str, int]] = []
-    at = 0
-    end = len(text.rstrip())
-    while at < end:
-        match = _TOKEN.match(text, at)
-        if match is None:
-            raise ValueError(f"not an expression at character {at} of {text!r}")
-        number, quoted, plain, sign = match.groups()
-        if sign or (plain in ("min", "max")):
-            tokens.append(("sign", sign or plain, at))
+def divided(p: Terms, by: Terms) -> tuple[Terms, Terms]:
+    """(q, r) with p = q * by + r, for a `by` of one term; r holds the terms not divisible."""
+    ((key, factor),) = by.items()
+    quotient: dict[tuple[Expr, ...], int] = {}
+    rest: dict[tuple[Expr, ...], int] = {}
+    for term, value in p.items():
+        left = _without(term, key)
+        if left is None or (value % factor and (term or key)):
+            rest[term] = value
         else:
-            tokens.append(("number", number, at) if number else ("name", quoted or plain, at))
-        at = match.end()
-    tokens.append(("end", "", len(text)))
-    parser = _Parser(text, tokens, lowers or {})
-    found = parser.total()
-    parser.expect("")
+            quotient[left] = value // factor
+            if value % factor:
+                rest[term] = value % factor
+    return {k: v for k, v in quotient.items() if v}, rest
+
+
+def _without(term: tuple[Expr, ...], key: tuple[Expr, ...]) -> tuple[Expr, ...] | None:
+    left = list(term)
+    for a in key:
+        if a not in left:
+            return None
+        left.remove(a)
+    return tuple(left)
+
+
+def split_on(p: Terms, x: Expr) -> tuple[Terms, Terms] | None:
+    """(c, rest) with p = c * x + rest and no x in them; None when x has a higher power."""
+    with_x: dict[tuple[Expr, ...], int] = {}
+    rest: dict[tuple[Expr, ...], int] = {}
+    for term, value in p.items():
+        if x in term:
+            left = tuple(a for a in term if a is not x)
+            if len(left) != len(term) - 1:
+                return None
+            with_x[left] = value
+        else:
+            rest[term] = value
+    return with_x, rest
+
+
+# ---------------------------------------------------------------- what is known
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What holds at a place: 0 <= v < ranges[v], atom >= lower[atom], polynomial >= 0 (`known`).
+
+    `ranges` goes from the outermost loop inwards; an extent mentions outer variables only.
+    """
+
+    ranges: Mapping[Var, Expr] = field(default_factory=dict)
+    lower: Mapping[Expr, int] = field(default_factory=dict)
+    known: tuple[Terms, ...] = ()
+    proved: dict[frozenset[tuple[tuple[Expr, ...], int]], bool] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+
+    def inside(self, v: Var, extent: Expr) -> Facts:
+        """Also inside `for v in range(extent)`, where the extent is at least 1."""
+        more = Facts(dict(self.ranges) | {v: extent}, self.lower, self.known)
+        return more.at_least(terms_of(extent), 1)
+
+    def at_least(self, p: Terms, least: int) -> Facts:
+        """Also p >= least."""
+        key, factor = next(iter(p.items())) if len(p) == 1 else ((), 0)
+        if factor == 1 and len(key) == 1:
+            bound = max(least, self.lower.get(key[0], least))
+            return Facts(self.ranges, dict(self.lower) | {key[0]: bound}, self.known)
+        if constant(p) is not None:
+            return self
+        return Facts(self.ranges, self.lower, (*self.known, added(p, number(least), -1)))
+
+    def given(self, condition: Expr, holds: bool = True) -> Facts:
+        """Also that `condition` holds (or not); comparisons and their conjunctions are understood."""
+        facts = self
+        for p in _consequences(condition, holds):
+            facts = facts.at_least(p, 0)
+        return facts
+
+    def never_negative(self, p: Terms) -> bool:
+        """Whether p >= 0 is proved for all values that the facts allow."""
+        key = frozenset(p.items())
+        if key not in self.proved:
+            self.proved[key] = _prove(self, p, 0) or any(
+                _prove(self, added(p, k, -1), 0) for k in self.known
+            )
+        return self.proved[key]
+
+    def less(self, a: Terms, b: Terms) -> bool:
+        """Whether a < b is proved."""
+        return self.never_negative(added(added(b, a, -1), number(-1)))
+
+
+def _consequences(condition: Expr, holds: bool) -> Iterable[Terms]:
+    """Polynomials that are >= 0 when `condition` is `holds`."""
+    if not isinstance(condition, Op):
+        return
+    name, args = condition.op, condition.args
+    if name == ("and" if holds else "or"):
+        yield from _consequences(args[0], holds)
+        yield from _consequences(args[1], holds)
+    elif name == "not":
+        yield from _consequences(args[0], not holds)
+    elif name in ("lt", "le", "gt", "ge", "eq") and args[0].dtype is INT64:
+        a, b = terms_of(args[0]), terms_of(args[1])
+        if name in ("gt", "ge"):
+            a, b, name = b, a, {"gt": "lt", "ge": "le"}[name]
+        if name == "eq":
+            if holds:
+                yield added(b, a, -1)
+                yield added(a, b, -1)
+        elif holds:  # a < b, a <= b
+            yield added(added(b, a, -1), number(-1 if name == "lt" else 0))
+        else:  # b <= a, b < a
+            yield added(added(a, b, -1), number(0 if name == "lt" else -1))
+
+
+# ---------------------------------------------------------------- proof by elimination
+
+# scale * x >= bound (or <=), scale positive: a proof needs one alternative with all its bounds
+_Alternatives = list[list[tuple[Terms, Terms]]]
+_ONE: Terms = {(): 1}
+
+
+def _prove(facts: Facts, p: Terms, depth: int) -> bool:
+    value = constant(p)
+    if value is not None:
+        return value >= 0
+    if depth > _DEEPEST or len(p) > _WIDEST:
+        return False
+    x = _next(facts, p)
+    if x is None:
+        return _positive_in_shifted(facts, p)
+    parts = split_on(p, x)
+    if parts is None:
+        return False
+    factor, rest = parts
+    if _prove(facts, factor, depth + 1):
+        low = True
+    elif _prove(facts, added({}, factor, -1), depth + 1):
+        low = False
+    else:
+        return False
+    return any(
+        all(
+            _prove(facts, added(multiplied(factor, b), multiplied(rest, s)), depth + 1)
+            for s, b in alternative
+        )
+        for alternative in _bounds(facts, x, low, depth + 1)
+    )
+
+
+_COMPOSITE = ("floordiv", "mod", "min", "max", "select")
+
+
+def _next(facts: Facts, p: Terms) -> Expr | None:
+    """The atom to eliminate: a composite one, else the variable of the innermost loop."""
+    found: Expr | None = None
+    inner = -1
+    order = {v: i for i, v in enumerate(facts.ranges)}
+    for term in p:
+        for a in term:
+            if isinstance(a, Op) and a.op in _COMPOSITE:
+                return a
+            if isinstance(a, Var) and order.get(a, -1) > inner:
+                found, inner = a, order[a]
     return found
 
 
-class _Parser:
-    """Recursive descent over tokens (kind, text, position), the last of kind "end"."""
-
-    def __init__(
-        self, text: str, tokens: list[tuple[str, str, int]], lowers: Mapping[str, int]
-    ) -> None:
-        self.text = text
-        self.rest = tokens[::-1]
-        self.lowers = lowers
-
-    def take(self, *signs: str) -> str | None:
-        kind, text, _ = self.rest[-1]
-        if kind in ("sign", "end") and text in signs:
-            if kind == "sign":
-                self.rest.pop()
-            return text
-        return None
-
-    def expect(self, sign: str) -> None:
-        if self.take(sign) is None:
-            raise ValueError(f"not an expression at character {self.rest[-1][2]} of {self.text!r}")
-
-    def total(self) -> DimLike:
-        value = self.factors()
-        while sign := self.take("+", "-"):
-            other = self.factors()
-            value = value + other if sign == "+" else value - other
-        return value
-
-    def factors(self) -> DimLike:
-        value = self.unary()
-        while sign := self.take("*", "//", "%"):
-            other = self.unary()
-            value = value * other if sign == "*" else CONSTRUCTORS[_DIVISIONS[sign]](value, other)
-        return value
-
-    def unary(self) -> DimLike:
-        if self.take("-"):
-            return -self.unary()
-        if self.take("("):
-            value = self.total()
-            self.expect(")")
-            return value
-        if kind := self.take("min", "max"):
-            return self.call(CONSTRUCTORS[Min if kind == "min" else Max])
-        kind, text, _ = self.rest[-1]
-        if kind == "number":
-            self.rest.pop()
-            return int(text)
-        if kind != "name":
-            self.expect("a number, a name or a parenthesis")
-        self.rest.pop()
-        return symbol(text, self.lowers.get(text, 0))
-
-    def call(self, function: Callable[..., DimLike]) -> DimLike:
-        self.expect("(")
-        args = [self.total()]
-        while self.take(","):
-            args.append(self.total())
-        self.expect(")")
-        return function(*args)
+def _bounds(facts: Facts, x: Expr, low: bool, depth: int) -> _Alternatives:
+    """Lower (`low`) or upper bounds of the atom `x`."""
+    if isinstance(x, Var):
+        bound = number(0) if low else added(terms_of(facts.ranges[x]), number(-1))
+        return [[(_ONE, bound)]]
+    if not isinstance(x, Op):
+        return []
+    args = [terms_of(a) for a in x.args] if x.op != "select" else []
+    known = facts.lower.get(x)
+    own: _Alternatives = [[(_ONE, number(known))]] if low and known is not None else []
+    if x.op == "select":
+        return [*own, [(_ONE, terms_of(a)) for a in x.args[1:]]]
+    if x.op in ("min", "max"):
+        each = [[(_ONE, a)] for a in args]
+        together = [[(_ONE, a) for a in args]]
+        return own + (together if (x.op == "min") == low else each)
+    a, m = args
+    if not _prove(facts, added(m, number(-1)), depth):
+        return own
+    if x.op == "mod":
+        if low:
+            return [*own, [(_ONE, number(0))]]
+        upper: _Alternatives = [[(_ONE, added(m, number(-1)))]]
+        return [*upper, [(_ONE, a)]] if _prove(facts, a, depth) else upper
+    if low:
+        exact: _Alternatives = [[(m, added(added(a, m, -1), number(1)))]]
+        return own + exact + ([[(_ONE, number(0))]] if _prove(facts, a, depth) else [])
+    return [[(m, a)]]
 
 
-_DIVISIONS: dict[str, type] = {"//": FloorDiv, "%": Mod}
+def _positive_in_shifted(facts: Facts, p: Terms) -> bool:
+    """Whether every coefficient is non-negative once atoms are counted from their lower bounds."""
+    shifted: Terms = {}
+    for term, value in p.items():
+        product: Terms = number(value)
+        for a in term:
+            if a not in facts.lower:
+                return False
+            product = multiplied(product, added(atom(a), number(facts.lower[a])))
+        shifted = added(shifted, product)
+    return all(value >= 0 for value in shifted.values())
