@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 
-from fissile.ir.polynomial import (
+from fissile.ir.dim_terms import (
     CONSTRUCTORS,
     Atom,
     Dim,
