@@ -65,7 +65,7 @@ def terms_of(e: Expr) -> Terms:
         return added({}, parts[0], -1)
     if e.op == "mul":
         return multiplied(*parts)
-    return added(*parts, -1 if e.op == "sub" else 1)
+    return added(parts[0], parts[1], -1 if e.op == "sub" else 1)
 
 
 def constant(p: Terms) -> int | None:
