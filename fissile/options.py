@@ -48,6 +48,19 @@ class Options:
 
 
 @dataclass(frozen=True)
+class Event:
+    """What a long call tells its `progress` callback.
+
+    stage: a name of `pipeline.STAGES`, or a label such as "model". text: one line for people.
+    seconds: how long the stage took; None while it begins and for plain labels.
+    """
+
+    stage: str
+    text: str = ""
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
 class Variable:
     """One row of the table of environment variables."""
 

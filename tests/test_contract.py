@@ -29,7 +29,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("search",),
     ("codegen",),
     ("runtime",),
-    ("report",),
+    ("report", "cache"),
     ("pipeline",),
     ("ort", "demo"),
     ("cli",),
@@ -59,7 +59,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "highspy": ("orchestrate",),
     "click": ("cli",),
     "rich": ("cli", "report"),
-    "platformdirs": ("runtime", "pipeline", "cli"),
+    "platformdirs": ("cache", "runtime/store"),
     "ml_dtypes": ("ir", "frontend", "fission", "runtime"),
     "onnxruntime": ("demo", "cli"),
 }

@@ -1,0 +1,155 @@
+"""The compile cache: content-addressed artifacts in a folder that may be deleted at any time.
+
+In: what determines an artifact (model hash, options, target, threads, versions). Out: the path where
+it is, or will be kept. Invariant: a file in the folder is whole, two processes that want the same
+artifact make it once, and a folder that cannot be used means one warning, never an error
+(PRODUCT 5.4).
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import platformdirs
+
+from fissile.errors import FileAccess, FissileWarning
+from fissile.options import environment
+
+CAP_BYTES = 2 << 30
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What the cache holds now. directory None: caching is off or impossible."""
+
+    directory: Path | None
+    artifacts: int
+    size: int
+
+
+def key(parts: Mapping[str, object]) -> str:
+    """Hash of plain data (str, int, bool, None, list, dict), whatever the order of its keys."""
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def directory() -> Path | None:
+    """The folder, made if need be; None if FISSILE_CACHE=0 or it cannot be written."""
+    env = environment()
+    return _usable(env.cache_dir or _default()) if env.cache else None
+
+
+@contextmanager
+def entry(name: str) -> Iterator[Path | None]:
+    """The path for key `name`, locked against other processes while the block runs.
+
+    The block looks whether the file is there and makes it otherwise. None: do without a cache.
+    """
+    folder = directory()
+    if folder is None:
+        yield None
+        return
+    path = folder / f"{name}.fsl"
+    with _locked(folder / f"{name}.lock"):
+        if path.exists():
+            _touch(path)
+        yield path
+
+
+def keep(path: Path, save: Callable[[Path], object]) -> bool:
+    """Let `save` write the artifact (atomically) to `path`, then drop the least recently used.
+
+    False, with a warning, where that fails: a full disk must not fail a compilation.
+    """
+    try:
+        save(path)
+    except (OSError, FileAccess) as error:
+        text = f"not kept in the compile cache: {_reason(error)}"
+        warnings.warn(text, FissileWarning, stacklevel=2)
+        return False
+    trim(path.parent, keep_path=path)
+    return True
+
+
+def trim(folder: Path, *, cap: int = CAP_BYTES, keep_path: Path | None = None) -> None:
+    """Delete the least recently used artifacts until at most `cap` bytes are left."""
+    found = sorted(_artifacts(folder), key=lambda item: item[1].st_mtime, reverse=True)
+    total = 0
+    for path, status in found:
+        total += status.st_size
+        if total > cap and path != keep_path:
+            path.unlink(missing_ok=True)
+            path.with_suffix(".lock").unlink(missing_ok=True)
+
+
+def contents() -> Contents:
+    """Count and size in bytes."""
+    folder = directory()
+    sizes = [status.st_size for _, status in _artifacts(folder)] if folder else []
+    return Contents(folder, len(sizes), sum(sizes))
+
+
+def clear() -> Contents:
+    """Delete every artifact; what was there before."""
+    before = contents()
+    if before.directory is not None:
+        for pattern in ("*.fsl", "*.lock"):
+            for path in before.directory.glob(pattern):
+                path.unlink(missing_ok=True)
+    return before
+
+
+def _default() -> Path:
+    return Path(platformdirs.user_cache_dir("fissile"))
+
+
+@cache
+def _usable(folder: Path) -> Path | None:
+    """The folder if it can be written; one warning per process and folder otherwise."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".probe-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        text = f"no compile cache in {folder}: {_reason(error)}; set FISSILE_CACHE_DIR"
+        warnings.warn(text, FissileWarning, stacklevel=4)
+        return None
+    return folder
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """An exclusive lock while the block runs; none where the file system has no locks."""
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            warnings.warn(f"no lock on {path}: {_reason(error)}", FissileWarning, stacklevel=4)
+        yield
+
+
+def _artifacts(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    for path in folder.glob("*.fsl"):
+        try:
+            yield path, path.stat()
+        except FileNotFoundError:
+            continue
+
+
+def _touch(path: Path) -> None:
+    try:
+        os.utime(path)
+    except OSError:
+        return
+
+
+def _reason(error: BaseException) -> str:
+    return getattr(error, "strerror", None) or str(error)

@@ -1,0 +1,78 @@
+"""The compile cache: keys, locking between processes, eviction, unusable folders."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fissile import cache
+from fissile.errors import FissileWarning
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FISSILE_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def test_key_is_by_content() -> None:
+    assert cache.key({"a": 1, "b": ["x"]}) == cache.key({"b": ["x"], "a": 1})
+    assert cache.key({"a": 1}) != cache.key({"a": "1"})
+
+
+def test_an_entry_is_made_once_and_found_again() -> None:
+    for expected in (False, True):
+        with cache.entry("k") as path:
+            assert path is not None
+            assert path.exists() is expected
+            if not expected:
+                assert cache.keep(path, lambda p: p.write_bytes(b"1234"))
+    assert (cache.contents().artifacts, cache.contents().size) == (1, 4)
+    assert cache.clear().artifacts == 1
+    assert cache.contents().artifacts == 0
+
+
+def test_the_oldest_goes_first(tmp_path: Path) -> None:
+    for age, name in enumerate("abc"):
+        path = tmp_path / f"{name}.fsl"
+        path.write_bytes(b"0" * 10)
+        os.utime(path, (1000 - age, 1000 - age))
+    cache.trim(tmp_path, cap=25)
+    assert sorted(p.name for p in tmp_path.glob("*.fsl")) == ["a.fsl", "b.fsl"]
+    cache.trim(tmp_path, cap=0, keep_path=tmp_path / "b.fsl")
+    assert [p.name for p in tmp_path.glob("*.fsl")] == ["b.fsl"]
+
+
+def test_two_processes_make_it_once(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    code = (
+        "import sys, time\nfrom pathlib import Path\nfrom fissile import cache\n"
+        "with cache.entry('same') as path:\n"
+        "    if not path.exists():\n"
+        "        time.sleep(0.3)\n"
+        f"        open({str(log)!r}, 'a').write('made\\n')\n"
+        "        cache.keep(path, lambda p: p.write_bytes(b'x'))\n"
+    )
+    running = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
+    assert [process.wait(30) for process in running] == [0, 0]
+    assert log.read_text() == "made\n"
+
+
+def test_off_and_unusable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked = tmp_path / "file"
+    blocked.touch()
+    monkeypatch.setenv("FISSILE_CACHE_DIR", str(blocked / "cache"))
+    with pytest.warns(FissileWarning, match="no compile cache"), cache.entry("k") as path:
+        assert path is None
+    monkeypatch.setenv("FISSILE_CACHE", "0")
+    with cache.entry("k") as path:
+        assert path is None
+
+
+def test_a_failed_save_is_a_warning(tmp_path: Path) -> None:
+    def full(path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.warns(FissileWarning, match="No space left"):
+        assert not cache.keep(tmp_path / "k.fsl", full)
