@@ -1,0 +1,156 @@
+"""A module of kernels as LLVM text (DESIGN 3.5): loop-IR functions in, one string out.
+
+In: functions whose names are [a-z0-9_]+. Out: for each `void @name(ptr args, i64 begin, i64 end,
+ptr scratch)`, which reads its words and calls a body whose buffers are known not to overlap.
+Invariant: names are numbered; nothing of the user's model is in the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fissile.codegen.emitter import Emitter, Helpers, Place, Value
+from fissile.codegen.expression import evaluate
+from fissile.codegen.statement import emit, emit_loop
+from fissile.ir.dtype import INT64
+from fissile.ir.loop import (
+    Alloc,
+    Block,
+    Buffer,
+    Expr,
+    For,
+    Function,
+    If,
+    Kind,
+    Let,
+    Op,
+    Space,
+    Stmt,
+    Store,
+    const,
+    plus,
+    quotient,
+    statements,
+    times,
+)
+from fissile.target import Target
+
+
+def emit_module(functions: Sequence[Function], target: Target) -> str:
+    """The LLVM text of `functions` for `target`."""
+    helpers = Helpers()
+    bodies = [line for f in functions for line in _emit_function(f, target, helpers)]
+    lines = [f'target triple = "{target.llvm_triple}"', *bodies]
+    for helper in helpers.functions.values():
+        lines.extend(helper)
+    lines.extend(helpers.declarations.values())
+    lines.append(_attributes(target))
+    return "\n".join(lines) + "\n"
+
+
+def _attributes(target: Target) -> str:
+    width = f'"prefer-vector-width"="{target.vector_bits}"'
+    legal = f'"min-legal-vector-width"="{target.vector_bits}"'
+    cpu = f'"target-cpu"="{target.llvm_cpu}" "target-features"="{target.llvm_features}"'
+    return f'attributes #0 = {{ nounwind "no-builtins" {cpu} {width} {legal} }}'
+
+
+def _emit_function(f: Function, target: Target, helpers: Helpers) -> list[str]:
+    stored = {s.buffer for s in statements(f.body) if isinstance(s, Store)}
+    e = Emitter(target, helpers)
+    header, kinds, call = [], [], []
+    words: list[str] = []
+    for i, p in enumerate(f.params):
+        kind = "ptr" if isinstance(p, Buffer) else "i64"
+        words.append(f"%w{i} = getelementptr i64, ptr %args, i64 {i}")
+        words.append(f"%a{i} = load {kind}, ptr %w{i}, align 8")
+        note = ""
+        if isinstance(p, Buffer):
+            note = " noalias" + ("" if p in stored else " readonly")
+        else:
+            e.values[p] = Value(f"%p{i}", INT64)
+        header.append(f"{kind}{note} %p{i}")
+        kinds.append(f"{kind} %a{i}")
+        call.append(kind)
+    for i, p in enumerate(f.params):
+        if isinstance(p, Buffer):
+            steps = tuple(evaluate(e, x) for x in p.strides)
+            e.places[p] = Place(f"%p{i}", steps, Space.PARAM, p not in stored)
+    _emit_tasks(e, f.body)
+    tail = ["i64 %begin", "i64 %end", "ptr %scratch"]
+    private = ", ".join([*header, *tail[:2], "ptr noalias %scratch"])
+    return [
+        f"define void @{f.name}(ptr readonly %args, i64 %begin, i64 %end, ptr %scratch) #0 {{",
+        *words,
+        f"call void @{f.name}.body({', '.join([*kinds, *tail])})",
+        "ret void",
+        "}",
+        f"define internal void @{f.name}.body({private}) noinline #0 {{",
+        "entry:",
+        *e.code.lines(),
+        "ret void",
+        "}",
+    ]
+
+
+def _emit_tasks(e: Emitter, s: Stmt) -> None:
+    """The body, its PARALLEL loop running from begin to end."""
+    grid = parallel_loop(s)
+    if grid is None:
+        emit(e, s)
+    elif isinstance(s, For):
+        emit_loop(e, s.var, s.body, Value("%begin", INT64), Value("%end", INT64))
+    elif isinstance(s, Let):
+        with e.bound(s.var, evaluate(e, s.value)):
+            _emit_tasks(e, s.body)
+    else:
+        emit(e, s)
+
+
+def parallel_loop(s: Stmt) -> For | None:
+    """The grid of a kernel: its outermost PARALLEL loop, reached through `Let` alone."""
+    while isinstance(s, Let):
+        s = s.body
+    return s if isinstance(s, For) and s.kind is Kind.PARALLEL else None
+
+
+def task_count(f: Function) -> Expr:
+    """How many tasks `f` has, over its parameters (and what its outer `Let`s bind)."""
+    grid = parallel_loop(f.body)
+    return const(1) if grid is None else grid.extent
+
+
+def scratch_bytes(f: Function) -> Expr:
+    """Bytes of private memory `f` needs, over its parameters."""
+    return _scratch(f.body)
+
+
+def _scratch(s: Stmt) -> Expr:
+    if isinstance(s, Alloc):
+        inner = _scratch(s.body)
+        return inner if s.buffer.space is Space.REGISTER else plus(_rounded(s.buffer), inner)
+    if isinstance(s, (For, Let)):
+        return _scratch(s.body)
+    parts: list[Expr] = []
+    if isinstance(s, Block):
+        parts = [_scratch(inner) for inner in s.body]
+    elif isinstance(s, If):
+        parts = [_scratch(inner) for inner in (s.then, s.orelse) if inner is not None]
+    total: Expr = const(0)
+    for part in parts:
+        total = _larger(total, part)
+    return total
+
+
+def _larger(a: Expr, b: Expr) -> Expr:
+    zero = const(0)
+    if a is b or b is zero:
+        return a
+    return b if a is zero else Op("max", (a, b), INT64)
+
+
+def _rounded(b: Buffer) -> Expr:
+    size: Expr = const(b.dtype.bytes)
+    for extent in b.shape:
+        size = times(size, extent)
+    return times(quotient(plus(size, 63), 64), 64)
