@@ -1,0 +1,349 @@
+"""The artifact, `.fsl`: a zip of stored, page-aligned members (DESIGN 3.8, PRODUCT 5.4).
+
+In: code, plan, weights and manifest of one or several targets; or a path or the bytes of a file.
+Out: bytes that depend on nothing else (no date, no path); or an `Artifact` whose members are views
+into one mapping. Invariant: a file is written whole or not at all, and nothing of it is trusted
+before the hashes of manifest, plan and code have been checked.
+"""
+
+import hashlib
+import io
+import json
+import mmap
+import os
+import struct
+import tempfile
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from fissile.errors import ArtifactError, FileAccess, FileMissing
+from fissile.runtime.weights import Buffer, Weight, chunks, view
+from fissile.target import cpu_name, missing_features
+
+FORMAT = (1, 0)
+PAGE = 4096
+_FIXED_TIME = (1980, 1, 1, 0, 0, 0)
+_PADDING_ID = 0xFE51
+_ZIP64_BYTES = 20
+_ZIP64_FROM = 1 << 31
+
+
+@dataclass(frozen=True)
+class TargetCode:
+    """What one instruction set needs: its image and the plan that runs it (`plan["entries"]`)."""
+
+    name: str
+    features: tuple[str, ...]
+    code: bytes
+    plan: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Everything an artifact is made of; `manifest` lacks only what is derived from the rest."""
+
+    manifest: Mapping[str, Any]
+    targets: tuple[TargetCode, ...]
+    weights: tuple[Weight, ...] = ()
+    report: Mapping[str, Any] | None = None
+    extra: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Artifact:
+    """An artifact in memory. `spans[name]` = (offset, size) in `buffer`.
+
+    path and status (of the file that was opened) are None for an artifact given as bytes.
+    """
+
+    path: Path | None
+    status: os.stat_result | None
+    buffer: mmap.mmap
+    spans: Mapping[str, tuple[int, int]]
+    manifest: Mapping[str, Any]
+    sha256: str
+
+    def member(self, name: str) -> memoryview:
+        """The bytes of a member, not copied; ArtifactError if there is none."""
+        if name not in self.spans:
+            raise _damaged(self.path, f"member {name} is missing")
+        offset, size = self.spans[name]
+        return memoryview(self.buffer)[offset : offset + size]
+
+
+def artifact_bytes(contents: Contents) -> bytes:
+    """The artifact as bytes; equal contents give equal bytes."""
+    stream = io.BytesIO()
+    _write(contents, stream)
+    return stream.getvalue()
+
+
+def write_artifact(contents: Contents, path: str | os.PathLike[str]) -> None:
+    """Write to `path` atomically; FileAccess if that is impossible."""
+    with atomic_file(path) as stream:
+        _write(contents, stream)
+
+
+@contextmanager
+def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A stream that becomes `path` when the block ends well, and leaves no trace otherwise."""
+    goal = Path(path)
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{goal.name}.", dir=goal.parent)
+    except OSError as error:
+        raise _unwritable(goal, error) from error
+    try:
+        with open(handle, "wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(name, 0o666 & ~_umask())
+        os.replace(name, goal)
+    except OSError as error:
+        _remove(name)
+        raise _unwritable(goal, error) from error
+    except BaseException:
+        _remove(name)
+        raise
+
+
+def read_artifact(source: str | os.PathLike[str] | Buffer, *, mapped: bool = True) -> Artifact:
+    """Open, check the format and the hashes of manifest, plans and code.
+
+    mapped: map the file, so that processes share its pages; otherwise copy it into memory.
+    FileMissing, FileAccess, or ArtifactError with the remedy.
+    """
+    path, status, buffer = _opened(source, mapped)
+    try:
+        with zipfile.ZipFile(_Reader(buffer)) as archive:
+            spans = {i.filename: _span(buffer, i) for i in archive.infolist()}
+            comment = archive.comment.decode("ascii", "replace")
+    except (zipfile.BadZipFile, struct.error, ValueError, EOFError) as error:
+        raise _damaged(path, f"not a complete archive ({error})") from error
+    if "manifest.json" not in spans:
+        raise _damaged(path, "no manifest: this is some other zip file")
+    offset, size = spans["manifest.json"]
+    text = bytes(buffer[offset : offset + size])
+    digest = hashlib.sha256(text).hexdigest()
+    if comment != f"fissile sha256 {digest}":
+        raise _damaged(path, "the manifest does not match its hash")
+    artifact = Artifact(path, status, buffer, spans, _parsed(path, text), digest)
+    _check_format(artifact)
+    checked = [t[part] for t in artifact.manifest["targets"] for part in ("code", "plan")]
+    check_members(artifact, checked)
+    return artifact
+
+
+def check_members(artifact: Artifact, names: Iterable[str] | None = None) -> None:
+    """Compare members (default: all) with the hashes in the manifest; ArtifactError if one differs."""
+    table = artifact.manifest["members"]
+    for name in table if names is None else names:
+        data = artifact.member(name)
+        if hashlib.sha256(data).hexdigest() != table.get(name, {}).get("sha256"):
+            raise _damaged(artifact.path, f"member {name} does not match its hash")
+
+
+def choose_target(artifact: Artifact) -> Mapping[str, Any]:
+    """The manifest's row for the best target this CPU runs; the rows stand best first."""
+    rows = artifact.manifest["targets"]
+    for row in rows:
+        if not missing_features(tuple(row["features"])):
+            return dict(row)
+    name = artifact.path.name if artifact.path else "the artifact"
+    missing = sorted({f for row in rows for f in missing_features(tuple(row["features"]))})
+    model = artifact.manifest.get("model", {}).get("name", "model.onnx")
+    raise ArtifactError(
+        "F107",
+        f"{name} needs {', '.join(missing)}; this CPU lacks them",
+        where=[f"{row['name']}" for row in rows],
+        reason=f"it was compiled for {', '.join(r['name'] for r in rows)}; this is {cpu_name()}",
+        remedy=f"fissile compile {model} --target native -o {name}",
+    )
+
+
+def _write(contents: Contents, stream: BinaryIO) -> None:
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
+        table: dict[str, dict[str, object]] = {}
+        for name, pieces, size in _members(contents):
+            table[name] = {"sha256": _store(archive, name, pieces, size), "bytes": size}
+        manifest = _manifest(contents, table)
+        digest = _store(archive, "manifest.json", [manifest], len(manifest))
+        archive.comment = f"fissile sha256 {digest}".encode()
+        for info in archive.infolist():
+            # only the local header needs the padding
+            info.extra = b""
+
+
+def _members(contents: Contents) -> Iterator[tuple[str, Iterable[Buffer], int]]:
+    for target in contents.targets:
+        yield f"code-{target.name}.bin", [target.code], len(target.code)
+    for target in contents.targets:
+        plan = _json(target.plan)
+        yield _plan_name(contents, target), [plan], len(plan)
+    size = sum(view(piece).nbytes for piece in chunks(contents.weights))
+    yield "weights.safetensors", chunks(contents.weights), size
+    report = _json(contents.report or {})
+    yield "report.json", [report], len(report)
+    for name, data in contents.extra:
+        yield name, [data], len(data)
+
+
+def _plan_name(contents: Contents, target: TargetCode) -> str:
+    return "plan.json" if len(contents.targets) == 1 else f"plan-{target.name}.json"
+
+
+def _manifest(contents: Contents, table: Mapping[str, object]) -> bytes:
+    rows = [
+        {
+            "name": t.name,
+            "features": list(t.features),
+            "code": f"code-{t.name}.bin",
+            "plan": _plan_name(contents, t),
+        }
+        for t in contents.targets
+    ]
+    return _json({**contents.manifest, "format": list(FORMAT), "targets": rows, "members": table})
+
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _store(archive: zipfile.ZipFile, name: str, pieces: Iterable[Buffer], size: int) -> str:
+    """Add a member whose data starts on a page; returns the sha256 of the data."""
+    info = zipfile.ZipInfo(name, _FIXED_TIME)
+    info.external_attr = 0o644 << 16
+    info.create_system = 3
+    large = size >= _ZIP64_FROM
+    stream = archive.fp
+    assert stream is not None
+    start = stream.tell() + 30 + len(name.encode()) + 4 + (_ZIP64_BYTES if large else 0)
+    padding = -start % PAGE
+    info.extra = struct.pack("<HH", _PADDING_ID, padding) + bytes(padding)
+    digest = hashlib.sha256()
+    with archive.open(info, "w", force_zip64=large) as member:
+        for piece in pieces:
+            digest.update(view(piece))
+            member.write(view(piece))
+    return digest.hexdigest()
+
+
+class _Reader(io.RawIOBase):
+    """A seekable file over a mapping; `mmap` itself closes when zipfile is done with it."""
+
+    def __init__(self, buffer: mmap.mmap) -> None:
+        self.view = memoryview(buffer)
+        self.at = 0
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        self.at = (0, self.at, len(self.view))[whence] + offset
+        return self.at
+
+    def tell(self) -> int:
+        return self.at
+
+    def read(self, size: int = -1, /) -> bytes:
+        end = len(self.view) if size < 0 else self.at + size
+        piece = bytes(self.view[self.at : end])
+        self.at += len(piece)
+        return piece
+
+
+def _span(buffer: mmap.mmap, info: zipfile.ZipInfo) -> tuple[int, int]:
+    """Offset and size of a stored member; ValueError if it cannot lie there."""
+    at = info.header_offset
+    name, extra = struct.unpack_from("<HH", buffer, at + 26)
+    start = at + 30 + name + extra
+    if info.compress_type != zipfile.ZIP_STORED or start + info.file_size > len(buffer):
+        raise ValueError(f"member {info.filename} is compressed or cut off")
+    return start, info.file_size
+
+
+def _opened(
+    source: str | os.PathLike[str] | Buffer, mapped: bool
+) -> tuple[Path | None, os.stat_result | None, mmap.mmap]:
+    if not isinstance(source, str | os.PathLike):
+        return None, None, _copied(source)
+    path = Path(source)
+    try:
+        with open(path, "rb") as stream:
+            status = os.fstat(stream.fileno())
+            if status.st_size and mapped:
+                buffer = mmap.mmap(stream.fileno(), status.st_size, access=mmap.ACCESS_READ)
+            else:
+                buffer = _copied(stream.read())
+            return path, status, buffer
+    except FileNotFoundError as error:
+        raise FileMissing("F501", f"{path} does not exist") from error
+    except OSError as error:
+        raise FileAccess("F502", f"{path} cannot be read", reason=error.strerror or "") from error
+
+
+def _copied(data: Buffer) -> mmap.mmap:
+    source = view(data)
+    buffer = mmap.mmap(-1, max(source.nbytes, 1))
+    buffer[: source.nbytes] = source
+    return buffer
+
+
+def _parsed(path: Path | None, text: bytes) -> Mapping[str, Any]:
+    try:
+        manifest = json.loads(text)
+    except ValueError as error:
+        raise _damaged(path, "the manifest is not JSON") from error
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("format"), list):
+        raise _damaged(path, "the manifest has no format number")
+    return manifest
+
+
+def _check_format(artifact: Artifact) -> None:
+    found = tuple(artifact.manifest["format"])
+    if found > FORMAT:
+        name = artifact.path.name if artifact.path else "the artifact"
+        text = ".".join(map(str, found))
+        raise ArtifactError(
+            "F103",
+            f"{name} has format {text}; this fissile reads up to {FORMAT[0]}.{FORMAT[1]}",
+            reason="it was written by a newer version",
+            remedy=["pip install --upgrade fissile", "compile the model again with this version"],
+        )
+
+
+def _damaged(path: Path | None, reason: str) -> ArtifactError:
+    name = str(path) if path else "the artifact"
+    return ArtifactError(
+        "F101",
+        f"{name} is not a usable artifact",
+        reason=reason,
+        remedy="copy it again, or compile the model again",
+    )
+
+
+def _unwritable(path: Path, error: OSError) -> FileAccess:
+    return FileAccess(
+        "F503",
+        f"{path} cannot be written",
+        reason=error.strerror or str(error),
+        remedy="choose another place with -o",
+    )
+
+
+def _remove(name: str) -> None:
+    Path(name).unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    """The process's file mode mask; reading it any other way would change it for other threads."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return 0o022
+    lines = (line.split() for line in status.splitlines())
+    return next((int(words[1], 8) for words in lines if words[:1] == ["Umask:"]), 0o022)

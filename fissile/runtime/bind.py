@@ -1,0 +1,137 @@
+"""Binding a shape: from the extents of the inputs to slots that native code can run on.
+
+In: input shapes, or values of the free dimensions. Out: a `Binding` with output shapes and arena
+size. The symbolic algebra was compiled into `fissile_bind`; here symbols are only read off the
+shapes and the extents that come out are compared with the extents that came in (DESIGN 3.2).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fissile.errors import InvalidFeed, OptionError, Place, did_you_mean
+from fissile.runtime.feeds import shape_text
+from fissile.runtime.memory import Words, address_of, aligned_words
+from fissile.runtime.plan import Guard, Symbol, Tensor
+from fissile.runtime.program import Program
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Binding:
+    """Slots of one shape. arena: bytes; is_tiny: no launch has a second task to share."""
+
+    slots: Words
+    inputs: tuple[Shape, ...]
+    outputs: tuple[Shape, ...]
+    arena: int
+    is_tiny: bool
+
+
+def bind_shapes(program: Program, shapes: tuple[Shape, ...]) -> Binding:
+    """Bind what the inputs' shapes say; InvalidFeed F205 or F206 if they contradict the model."""
+    plan = program.plan
+    values = [_solve(symbol, plan.inputs, shapes) for symbol in plan.symbols]
+    binding = bind_values(program, values)
+    if binding.inputs != shapes:
+        raise _disagreement(program, binding.inputs, shapes)
+    return binding
+
+
+def bind_extents(program: Program, extents: Mapping[str, int] | None) -> Binding:
+    """Bind by dimension name; a dimension not named is 1. OptionError for an unknown name."""
+    names = [symbol.name for symbol in program.plan.symbols]
+    given = dict(extents or {})
+    unknown = [name for name in given if name not in names]
+    if unknown:
+        raise OptionError(
+            "F603",
+            f"no dimension is called {', '.join(unknown)}",
+            reason=f"free dimensions: {', '.join(names) or 'none'}",
+            remedy=did_you_mean(unknown[0], names),
+        )
+    return bind_values(program, [given.get(name, 1) for name in names])
+
+
+def bind_values(program: Program, values: Sequence[int]) -> Binding:
+    """Run the compiled shape arithmetic and check the guards (F206)."""
+    plan = program.plan
+    symbols = aligned_words(max(len(values), 1))
+    symbols[: len(values)] = values
+    slots = aligned_words(len(plan.template))
+    slots[:] = plan.template
+    program.image.bind(address_of(symbols), address_of(slots))
+    for guard in plan.guards:
+        _check_guard(guard, int(slots[guard.left]), int(slots[guard.right]))
+    return Binding(
+        slots,
+        tuple(_extents(tensor, slots) for tensor in plan.inputs),
+        tuple(_extents(tensor, slots) for tensor in plan.outputs),
+        int(slots[plan.arena]),
+        all(slots[launch.tasks] <= 1 for launch in plan.launches),
+    )
+
+
+def _extents(tensor: Tensor, slots: Words) -> Shape:
+    return tuple(int(slots[slot]) for slot in tensor.slots)
+
+
+def _solve(symbol: Symbol, inputs: Sequence[Tensor], shapes: Sequence[Shape]) -> int:
+    """The value of a free dimension; F205 where the extent does not fit its expression."""
+    extent = shapes[symbol.input][symbol.axis]
+    value, rest = divmod(extent - symbol.offset, symbol.scale)
+    if rest or value < 0:
+        info = inputs[symbol.input].info
+        raise InvalidFeed(
+            "F205",
+            f"axis {symbol.axis} of {info.name} is {extent}, which is no {_form(symbol)}",
+            where=Place(info.name, detail=f"expected {shape_text(info.shape)}"),
+        )
+    return value
+
+
+def _form(symbol: Symbol) -> str:
+    scaled = symbol.name if symbol.scale == 1 else f"{symbol.scale}*{symbol.name}"
+    if not symbol.offset:
+        return scaled
+    return f"{scaled} {'+' if symbol.offset > 0 else '-'} {abs(symbol.offset)}"
+
+
+def _check_guard(guard: Guard, left: int, right: int) -> None:
+    holds = {"eq": left == right, "le": left <= right, "ge": left >= right}[guard.relation]
+    if not holds:
+        sign = {"eq": "=", "le": "<=", "ge": ">="}[guard.relation]
+        raise InvalidFeed(
+            "F206",
+            guard.message,
+            reason=f"{left} {sign} {right} does not hold for these shapes",
+        )
+
+
+def _disagreement(
+    program: Program, expected: Sequence[Shape], found: Sequence[Shape]
+) -> InvalidFeed:
+    """Every extent that is not what it must be, each with what fixed the expectation."""
+    places: list[Place] = []
+    for tensor, wanted, shape in zip(program.plan.inputs, expected, found):
+        for axis, (want, have) in enumerate(zip(wanted, shape)):
+            if want != have:
+                source = _source(program, tensor.info.shape[axis], found)
+                detail = f"axis {axis} is {have}, expected {want}{source}"
+                places.append(Place(tensor.info.name, detail=detail))
+    shapes = (f"{t.info.name} {shape_text(t.info.shape)}" for t in program.plan.inputs)
+    return InvalidFeed(
+        "F205",
+        "the shapes of the feeds do not fit the model",
+        where=places,
+        reason=f"the model wants {', '.join(shapes)}",
+    )
+
+
+def _source(program: Program, label: int | str | None, found: Sequence[Shape]) -> str:
+    for symbol in program.plan.symbols:
+        if symbol.name == label:
+            other = program.plan.inputs[symbol.input].info.name
+            extent = found[symbol.input][symbol.axis]
+            return f": {label} is {extent} in axis {symbol.axis} of {other}"
+    return f" ({label})" if isinstance(label, str) else ""

@@ -1,0 +1,321 @@
+"""The executable: a loaded artifact that runs (PRODUCT 4.1 to 4.3).
+
+In: an artifact and feeds. Out: output arrays. A shape is bound once (native code fills the slots);
+after that a call writes the addresses of its arrays and makes one native call.
+Invariant: an executable is immutable; every concurrent call has a frame of its own (context, slots,
+arena, scratch), so any number of threads may call. The bits of a result do not depend on threads.
+"""
+
+import json
+import mmap as mapping
+import os
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from fissile.errors import ArtifactError, FissileError, InvalidFeed, OptionError, did_you_mean
+from fissile.runtime.artifact import atomic_file, read_artifact
+from fissile.runtime.bind import Binding, Shape, bind_extents, bind_shapes
+from fissile.runtime.feeds import Array, check_names, check_out, check_overlap, convert
+from fissile.runtime.frame import Frame
+from fissile.runtime.memory import address_of, aligned_empty
+from fissile.runtime.plan import TensorInfo
+from fissile.runtime.profile import Profile, launch_seconds
+from fissile.runtime.program import Program, load_program
+from fissile.runtime.threads import (
+    MAX_THREADS,
+    Busy,
+    can_gang,
+    default_threads,
+    gang,
+    measure_ticks,
+)
+from fissile.runtime.weights import Buffer
+
+_KEPT_BINDINGS = 256
+_IDLE_SECONDS = 1.0
+_PAGE = 4096
+
+__all__ = ["Executable", "Memory", "TensorInfo", "load"]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes: arena and scratch of one call at a shape, and the weights all processes share."""
+
+    arena: int
+    weights: int
+    scratch: int
+
+
+def load(
+    artifact: str | os.PathLike[str] | Buffer,
+    *,
+    threads: int | None = None,
+    busy: Busy = "wait",
+    mmap: bool = True,
+) -> "Executable":
+    """Load a `.fsl` file, or its bytes, with numpy alone.
+
+    threads: gang size of one call (None: FISSILE_NUM_THREADS, then the cores allowed). busy: what a
+    call does while another one holds the gang. ArtifactError, FileMissing, FileAccess.
+    """
+    count = default_threads() if threads is None else _checked_threads(threads)
+    if busy not in ("wait", "solo", "error"):
+        raise OptionError("F604", f"busy={busy!r}", remedy='busy="wait", "solo" or "error"')
+    return Executable(load_program(read_artifact(artifact, mapped=mmap)), count, busy)
+
+
+class Executable:
+    """A compiled model. Made by `load` and `compile`; immutable, thread-safe, picklable."""
+
+    def __init__(self, program: Program, threads: int, busy: Busy) -> None:
+        manifest = program.artifact.manifest
+        self.inputs: tuple[TensorInfo, ...] = tuple(t.info for t in program.plan.inputs)
+        self.outputs: tuple[TensorInfo, ...] = tuple(t.info for t in program.plan.outputs)
+        self.manifest: Mapping[str, Any] = MappingProxyType(dict(manifest))
+        self.metadata: Mapping[str, str] = MappingProxyType(dict(manifest.get("metadata", {})))
+        self.foreign: tuple[str, ...] = tuple(manifest.get("foreign", ()))
+        self.threads = threads
+        self.busy: Busy = busy
+        self._program: Program | None = program
+        self._bindings: dict[tuple[Shape, ...], Binding] = {}
+        self._frames: deque[Frame] = deque()
+
+    def run(
+        self,
+        feeds: Mapping[str, Any],
+        outputs: Sequence[str] | None = None,
+        *,
+        out: Mapping[str, Array] | None = None,
+    ) -> dict[str, Array]:
+        """Arrays by input name -> fresh arrays by output name (all, or those in `outputs`).
+
+        out: arrays to write into, by output name. InvalidFeed names what does not fit and the remedy.
+        """
+        wanted = None if outputs is None else self._wanted(outputs)
+        arrays = self._collect(feeds)
+        results = self._call(arrays, out)
+        named = {info.name: result for info, result in zip(self.outputs, results)}
+        return named if wanted is None else {name: named[name] for name in wanted}
+
+    def __call__(self, *args: Any, **feeds: Any) -> Any:
+        """Inputs by position or name -> the output, or a tuple where the model has several."""
+        if len(args) > len(self.inputs):
+            raise InvalidFeed("F202", f"{len(args)} arrays given, the model has {len(self.inputs)}")
+        named = {info.name: value for info, value in zip(self.inputs, args)}
+        twice = sorted(named.keys() & feeds.keys())
+        if twice:
+            raise InvalidFeed("F202", "inputs are given by position and by name", where=twice)
+        results = self._call(self._collect({**named, **feeds}), None)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def with_threads(self, threads: int) -> "Executable":
+        """The same program with another gang size; code and weights are shared."""
+        return Executable(self._loaded(), _checked_threads(threads), self.busy)
+
+    def warm(self, shapes: Mapping[str, int] | None = None) -> None:
+        """Page in code and weights and reserve the arena for a shape, given by dimension names."""
+        program = self._loaded()
+        binding = bind_extents(program, shapes)
+        self._remember(binding)
+        with self._frame(program) as frame:
+            frame.reserve(binding)
+        if hasattr(mapping, "MADV_WILLNEED"):
+            program.artifact.buffer.madvise(mapping.MADV_WILLNEED)
+        np.frombuffer(program.artifact.buffer, np.uint8)[::_PAGE].max()
+
+    def memory(self, shapes: Mapping[str, int] | None = None) -> Memory:
+        """What one call at a shape (by dimension names, default 1) needs, in bytes."""
+        program = self._loaded()
+        binding = bind_extents(program, shapes)
+        return Memory(binding.arena, program.weight_bytes, program.plan.scratch * self.threads)
+
+    def profile(self, feeds: Mapping[str, Any], *, runs: int = 20) -> Profile:
+        """Time `runs` runs launch by launch, after one that is not counted."""
+        program = self._loaded()
+        arrays = self._collect(feeds)
+        stamps = np.zeros((runs, 2 * len(program.plan.launches)), np.int64)
+        self._call(arrays, None)
+        for row in stamps:
+            self._call(arrays, None, address_of(row))
+        seconds = launch_seconds(stamps, measure_ticks(program.image))
+        return Profile(program.plan.launches, seconds)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the artifact; atomic."""
+        program = self._loaded()
+        with atomic_file(path) as stream:
+            stream.write(program.artifact.buffer)
+
+    def report(self) -> Mapping[str, Any]:
+        """What the compiler recorded about this program (`report.json`)."""
+        return dict(json.loads(bytes(self._loaded().artifact.member("report.json"))))
+
+    def close(self) -> None:
+        """Let go of code, weights and arenas; calls that are running finish."""
+        self._program = None
+        self._frames.clear()
+        self._bindings.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        artifact = self._loaded().artifact
+        if artifact.path is None:
+            return _from_bytes, (bytes(artifact.buffer), self.threads, self.busy)
+        path = str(artifact.path.resolve())
+        return _from_path, (path, artifact.sha256, self.threads, self.busy)
+
+    def __repr__(self) -> str:
+        names = ", ".join(f"{i.name}: {i.dtype}{list(i.shape)}" for i in self.inputs)
+        return f"<fissile.Executable ({names}), threads={self.threads}>"
+
+    def _loaded(self) -> Program:
+        if self._program is None:
+            raise FissileError("F106", "this executable has been closed", remedy="load it again")
+        return self._program
+
+    def _wanted(self, names: Sequence[str]) -> Sequence[str]:
+        known = [info.name for info in self.outputs]
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise InvalidFeed(
+                "F209",
+                "the model has no such output",
+                where=unknown,
+                reason=f"outputs: {', '.join(known)}",
+                remedy=did_you_mean(str(unknown[0]), known),
+            )
+        return names
+
+    def _collect(self, feeds: Mapping[str, Any]) -> list[Array]:
+        if len(feeds) != len(self.inputs) or any(i.name not in feeds for i in self.inputs):
+            check_names(self.inputs, feeds)
+        arrays: list[Array] = []
+        for info in self.inputs:
+            value = feeds[info.name]
+            # The common case is decided by identity; `convert` decides all others.
+            if type(value) is np.ndarray and value.dtype is info.dtype:
+                flags = value.flags
+                if flags.c_contiguous and flags.aligned and value.ndim == len(info.shape):
+                    arrays.append(value)
+                    continue
+            arrays.append(convert(info, value))
+        return arrays
+
+    def _call(
+        self, arrays: list[Array], out: Mapping[str, Array] | None, stamps: int = 0
+    ) -> list[Array]:
+        program = self._loaded()
+        shapes = tuple([array.shape for array in arrays])
+        binding = self._bindings.get(shapes)
+        if binding is None:
+            binding = bind_shapes(program, shapes)
+            self._remember(binding)
+        results = self._results(binding, arrays, out)
+        addresses = [array.__array_interface__["data"][0] for array in (*arrays, *results)]
+        if self.threads == 1 or binding.is_tiny or not can_gang():
+            with self._frame(program) as frame:
+                frame.run(binding, addresses, 0, stamps)
+            return results
+        crew = gang(program.image)
+        block = crew.block if crew.acquire(self.threads, self.busy) else 0
+        try:
+            with self._frame(program) as frame:
+                frame.run(binding, addresses, block, stamps)
+        finally:
+            if block:
+                crew.release()
+        return results
+
+    def _results(
+        self, binding: Binding, arrays: list[Array], out: Mapping[str, Array] | None
+    ) -> list[Array]:
+        if not out:
+            return [
+                aligned_empty(shape, info.dtype)
+                for info, shape in zip(self.outputs, binding.outputs)
+            ]
+        self._wanted(list(out))
+        results = []
+        for info, shape in zip(self.outputs, binding.outputs):
+            if info.name in out:
+                check_out(info, out[info.name], shape)
+                results.append(out[info.name])
+            else:
+                results.append(aligned_empty(shape, info.dtype))
+        check_overlap(out, arrays)
+        return results
+
+    @contextmanager
+    def _frame(self, program: Program) -> Iterator[Frame]:
+        """A frame of this call's own; afterwards idle ones beyond one are let go when unused."""
+        try:
+            frame = self._frames.pop()
+        except IndexError:
+            frame = Frame(program, self.threads)
+        try:
+            yield frame
+        finally:
+            frame.last_used = time.monotonic()
+            self._frames.append(frame)
+            if len(self._frames) > 1:
+                self._trim(frame.last_used)
+
+    def _trim(self, now: float) -> None:
+        """The longest idle frame goes if no call has needed it for a while."""
+        try:
+            oldest = self._frames.popleft()
+        except IndexError:
+            return
+        if now - oldest.last_used < _IDLE_SECONDS:
+            self._frames.appendleft(oldest)
+
+    def _remember(self, binding: Binding) -> None:
+        bindings = self._bindings
+        if len(bindings) >= _KEPT_BINDINGS:
+            # Another thread may have dropped it meanwhile.
+            bindings.pop(next(iter(bindings.copy())), None)
+        bindings[binding.inputs] = binding
+
+
+def _checked_threads(threads: int) -> int:
+    if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= MAX_THREADS:
+        raise OptionError(
+            "F702", f"threads={threads!r}", remedy=f"a number from 1 to {MAX_THREADS}"
+        )
+    return threads
+
+
+def _from_bytes(data: bytes, threads: int, busy: Busy) -> Executable:
+    return load(data, threads=threads, busy=busy)
+
+
+def _from_path(path: str, sha256: str, threads: int, busy: Busy) -> Executable:
+    executable = load(Path(path), threads=threads, busy=busy)
+    found = executable._loaded().artifact.sha256
+    if found != sha256:
+        raise ArtifactError(
+            "F108",
+            f"{path} is no longer the artifact that was pickled",
+            reason=f"manifest {found[:12]} instead of {sha256[:12]}",
+            remedy="pickle the executable again, or put the old file back",
+        )
+    return executable

@@ -1,0 +1,81 @@
+"""A frame: everything one call at a time writes to (PRODUCT 4.2, rule 9).
+
+In: a binding and the addresses of the arrays. Out: the arrays are filled.
+Invariant: a frame is used by one call at a time; its words are laid out as codegen/support/gang.ll
+reads them. Slots are kept per shape, so a call with a known shape writes a dozen words.
+"""
+
+from collections.abc import Sequence
+
+from fissile.runtime.bind import Binding
+from fissile.runtime.memory import Arena, Words, address_of, aligned_words
+from fissile.runtime.program import Program
+
+_CONTEXT_WORDS = 16
+_SLOTS, _GANG, _STAMPS = 0, 12, 13
+_LINE_WORDS = 8
+_KEPT_SHAPES = 32
+
+
+class Frame:
+    """State of one call: `run(binding, inputs, outputs, gang)` with addresses."""
+
+    def __init__(self, program: Program, threads: int) -> None:
+        plan = program.plan
+        lines = 2 * plan.width * threads
+        stride = -(-plan.scratch // 64) * 64
+        self._program = program
+        self._arena = Arena()
+        self._slots: dict[Binding, tuple[int, Words]] = {}
+        self._memory = [
+            aligned_words(_CONTEXT_WORDS),
+            aligned_words(2 + len(plan.inputs) + len(plan.outputs)),
+            aligned_words(threads * stride // 8),
+            aligned_words(lines * _LINE_WORDS),
+        ]
+        context, bases, scratch, counters = self._memory
+        self._context = context.data
+        self._bases = bases.data
+        self._address = address_of(context)
+        self._bases[1] = program.weights
+        context[1:12] = (
+            address_of(bases),
+            address_of(plan.patches),
+            len(plan.patches),
+            address_of(program.launches),
+            address_of(plan.steps),
+            len(plan.steps) - 1,
+            address_of(scratch),
+            stride,
+            address_of(counters),
+            plan.width,
+            threads,
+        )
+        self.last_used = 0.0
+
+    def reserve(self, binding: Binding) -> None:
+        """Make slots and arena for a shape ahead of its first run."""
+        self._bases[0] = self._arena.reserve(binding.arena)
+        self._context[_SLOTS] = self._slots_of(binding)
+
+    def run(
+        self, binding: Binding, addresses: Sequence[int], gang: int = 0, stamps: int = 0
+    ) -> None:
+        """Run once. addresses: inputs then outputs; gang: block address, 0 = alone; stamps: ditto."""
+        self.reserve(binding)
+        bases, context = self._bases, self._context
+        for index, address in enumerate(addresses, 2):
+            bases[index] = address
+        context[_GANG] = gang
+        context[_STAMPS] = stamps
+        self._program.image.run(self._address)
+
+    def _slots_of(self, binding: Binding) -> int:
+        known = self._slots.get(binding)
+        if known is None:
+            if len(self._slots) >= _KEPT_SHAPES:
+                del self._slots[next(iter(self._slots))]
+            slots = aligned_words(len(binding.slots))
+            slots[:] = binding.slots
+            known = self._slots[binding] = (address_of(slots), slots)
+        return known[0]

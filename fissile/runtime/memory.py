@@ -1,0 +1,79 @@
+"""Memory the native code works in: aligned words, arenas, output arrays (DESIGN 3.8).
+
+In: sizes in bytes, shapes and dtypes. Out: arrays on 64-byte boundaries, and arenas that only grow.
+Invariant: the array returned keeps its memory alive; an arena's pages are touched before a run
+uses them, and its content means nothing between runs.
+"""
+
+import math
+import mmap
+
+import numpy as np
+import numpy.typing as npt
+
+ALIGNMENT = 64
+PAGE = 4096
+LARGE = 1 << 20
+GROWTH = 1.5
+
+Words = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+
+def address_of(array: np.ndarray) -> int:
+    """The address of the first element (`array.ctypes` costs three times as much)."""
+    return int(array.__array_interface__["data"][0])
+
+
+def aligned_words(count: int) -> Words:
+    """`count` zeroed int64 on a 64-byte boundary."""
+    raw = np.zeros(count * 8 + ALIGNMENT, np.uint8)
+    start = -address_of(raw) % ALIGNMENT
+    return np.ndarray((count,), np.int64, raw, start)
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> np.ndarray:
+    """A C-contiguous, writable, uninitialised array on a 64-byte boundary."""
+    raw = np.empty(math.prod(shape) * dtype.itemsize + ALIGNMENT, np.uint8)
+    start = -raw.__array_interface__["data"][0] % ALIGNMENT
+    return np.ndarray(shape, dtype, raw, start)
+
+
+class Arena:
+    """Bytes for one caller at a time; `reserve` returns the address of at least that many."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.address = 0
+        self.memory: Bytes | None = None
+
+    def reserve(self, size: int) -> int:
+        """Grow geometrically where `size` does not fit; MemoryError if the system has no more."""
+        if size > self.size:
+            wanted = max(size, int(self.size * GROWTH))
+            self.size, self.address, self.memory = 0, 0, None
+            self.memory = _pages(wanted)
+            self.address = address_of(self.memory)
+            self.size = wanted
+        return self.address
+
+
+def _pages(size: int) -> Bytes:
+    """Fresh, touched pages; in huge ones where the system has them."""
+    try:
+        mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"no {size} bytes for an arena: {error.strerror}") from error
+    if size >= LARGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        _advise_huge(mapping)
+    memory = np.frombuffer(mapping, np.uint8)
+    memory[::PAGE] = 0
+    return memory
+
+
+def _advise_huge(mapping: mmap.mmap) -> None:
+    try:
+        mapping.madvise(mmap.MADV_HUGEPAGE)
+    except OSError:
+        # A kernel without transparent huge pages: ordinary ones do.
+        return
