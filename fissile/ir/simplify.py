@@ -8,7 +8,7 @@ folded only where every operand is a constant and the operator is correctly roun
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from fissile.ir.dtype import BOOL, INT64
 from fissile.ir.interpret import run_expr
@@ -97,11 +97,17 @@ def affine(e: Expr, variables: Collection[Var]) -> tuple[Expr, dict[Var, Expr]] 
 
 def simplify_function(f: Function) -> Function:
     """`f` without provably true conditions, unit loops, empty statements and constant selects."""
+    facts = parameter_facts(f.params)
+    return Function(f.name, f.params, simplify_stmt(f.body, facts))
+
+
+def parameter_facts(params: Iterable[Buffer | Var]) -> Facts:
+    """What parameters promise: no extent of a buffer is negative."""
     facts = Facts()
-    for p in f.params:
+    for p in params:
         for extent in p.shape if isinstance(p, Buffer) else ():
             facts = facts.at_least(terms_of(extent), 0)
-    return Function(f.name, f.params, simplify_stmt(f.body, facts))
+    return facts
 
 
 # ---------------------------------------------------------------- expressions
