@@ -14,6 +14,7 @@ import sys
 import time
 import traceback
 import warnings
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -175,8 +176,6 @@ def run_command(
     **choices: Any,
 ) -> int:
     """Run MODEL (.onnx or .fsl); inputs that are not given are random."""
-    import numpy as np
-
     _set_up(quiet=quiet, verbose=choices.pop("verbose"))
     extents = _low_ends(parse_shapes(choices["shapes"]))
     executable = _open(model, quiet, **choices)
@@ -185,9 +184,7 @@ def run_command(
     results = executable.run(feeds)
     seconds = time.perf_counter() - started
     if output is not None:
-        # numpy would add .npz to another name by itself
-        with output.open("wb") as file:
-            np.savez(file, **results)
+        _write_npz(output, results)
     if as_json:
         print(json.dumps({"seconds": seconds, "outputs": _describe(results)}))
         return 0
@@ -419,6 +416,16 @@ def _draw(generator: Any, shape: Sequence[int], dtype: Any) -> Any:
     if dtype.kind in "iub":
         return generator.integers(0, 2, shape).astype(dtype)
     return generator.standard_normal(shape).astype(dtype)
+
+
+def _write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
+    """What numpy.savez would write, but for any output name ("file" is one) and any file name."""
+    from numpy.lib import format as npy
+
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                npy.write_array(member, array, allow_pickle=False)
 
 
 # ---- work ----------------------------------------------------------------------------------------

@@ -105,7 +105,7 @@ def loading_error(error: FissileError, model: str) -> Error:
     """The exception for a model (named `model`) that could not be loaded."""
     if isinstance(error, FileMissing):
         return NoSuchFile(f"Load model from {model} failed. File doesn't exist\n{error}")
-    if isinstance(error, ModelError) and "protobuf" in str(error).lower():
+    if isinstance(error, ModelError) and error.code == "F011":
         return InvalidProtobuf(f"Load model from {model} failed:Protobuf parsing failed.\n{error}")
     if isinstance(error, ModelError):
         return InvalidGraph(f"Load model from {model} failed:This is an invalid model.\n{error}")
