@@ -11,8 +11,7 @@ import mmap as mapping
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -126,8 +125,9 @@ class Executable:
         program = self._loaded()
         binding = bind_extents(program, shapes)
         self._remember(binding)
-        with self._frame(program) as frame:
-            frame.reserve(binding)
+        frame = self._take_frame(program)
+        frame.reserve(binding)
+        self._return_frame(frame)
         if hasattr(mapping, "MADV_WILLNEED"):
             program.artifact.buffer.madvise(mapping.MADV_WILLNEED)
         np.frombuffer(program.artifact.buffer, np.uint8)[::_PAGE].max()
@@ -229,64 +229,72 @@ class Executable:
         if binding is None:
             binding = bind_shapes(program, shapes)
             self._remember(binding)
-        results = self._results(binding, arrays, out)
-        addresses = [array.__array_interface__["data"][0] for array in (*arrays, *results)]
+        if out:
+            self._check_out(out, binding, arrays)
+        results: list[Array] = []
+        addresses = [address_of(array) for array in arrays]
+        for info, shape in zip(self.outputs, binding.outputs):
+            if out and info.name in out:
+                result = out[info.name]
+                address = address_of(result)
+            else:
+                result, address = aligned_empty(shape, info.dtype)
+            results.append(result)
+            addresses.append(address)
         if self.threads == 1 or binding.is_tiny or not can_gang():
-            with self._frame(program) as frame:
-                frame.run(binding, addresses, 0, stamps)
-            return results
-        crew = gang(program.image)
-        block = crew.block if crew.acquire(self.threads, self.busy) else 0
-        try:
-            with self._frame(program) as frame:
-                frame.run(binding, addresses, block, stamps)
-        finally:
-            if block:
-                crew.release()
+            self._run_frame(program, binding, addresses, 0, stamps)
+        else:
+            self._run_gang(program, binding, addresses, stamps)
         return results
 
-    def _results(
-        self, binding: Binding, arrays: list[Array], out: Mapping[str, Array] | None
-    ) -> list[Array]:
-        if not out:
-            return [
-                aligned_empty(shape, info.dtype)
-                for info, shape in zip(self.outputs, binding.outputs)
-            ]
+    def _run_gang(
+        self, program: Program, binding: Binding, addresses: list[int], stamps: int
+    ) -> None:
+        crew = gang(program.image)
+        if not crew.acquire(self.threads, self.busy):
+            self._run_frame(program, binding, addresses, 0, stamps)
+            return
+        try:
+            self._run_frame(program, binding, addresses, crew.block, stamps)
+        finally:
+            crew.release()
+
+    def _run_frame(
+        self, program: Program, binding: Binding, addresses: list[int], block: int, stamps: int
+    ) -> None:
+        frame = self._take_frame(program)
+        try:
+            frame.run(binding, addresses, block, stamps)
+        finally:
+            self._return_frame(frame)
+
+    def _check_out(self, out: Mapping[str, Array], binding: Binding, arrays: list[Array]) -> None:
         self._wanted(list(out))
-        results = []
         for info, shape in zip(self.outputs, binding.outputs):
             if info.name in out:
                 check_out(info, out[info.name], shape)
-                results.append(out[info.name])
-            else:
-                results.append(aligned_empty(shape, info.dtype))
         check_overlap(out, arrays)
-        return results
 
-    @contextmanager
-    def _frame(self, program: Program) -> Iterator[Frame]:
-        """A frame of this call's own; afterwards idle ones beyond one are let go when unused."""
+    def _take_frame(self, program: Program) -> Frame:
+        """A frame of this call's own."""
         try:
-            frame = self._frames.pop()
+            return self._frames.pop()
         except IndexError:
-            frame = Frame(program, self.threads)
-        try:
-            yield frame
-        finally:
-            frame.last_used = time.monotonic()
-            self._frames.append(frame)
-            if len(self._frames) > 1:
-                self._trim(frame.last_used)
+            return Frame(program, self.threads)
 
-    def _trim(self, now: float) -> None:
-        """The longest idle frame goes if no call has needed it for a while."""
+    def _return_frame(self, frame: Frame) -> None:
+        """Keep the frame; of several idle ones the oldest goes once no call has needed it lately."""
+        frames = self._frames
+        frame.last_used = now = time.monotonic()
+        frames.append(frame)
+        if len(frames) == 1:
+            return
         try:
-            oldest = self._frames.popleft()
+            oldest = frames.popleft()
         except IndexError:
             return
         if now - oldest.last_used < _IDLE_SECONDS:
-            self._frames.appendleft(oldest)
+            frames.appendleft(oldest)
 
     def _remember(self, binding: Binding) -> None:
         bindings = self._bindings

@@ -5,6 +5,7 @@ Invariant: the array returned keeps its memory alive; an arena's pages are touch
 uses them, and its content means nothing between runs.
 """
 
+import ctypes
 import math
 import mmap
 
@@ -21,22 +22,30 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def address_of(array: np.ndarray) -> int:
-    """The address of the first element (`array.ctypes` costs three times as much)."""
-    return int(array.__array_interface__["data"][0])
+    """The address of the first element of a C-contiguous array.
+
+    `array.ctypes` and the array interface take a microsecond; a writable buffer takes a third.
+    """
+    try:
+        return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]
+    except (TypeError, ValueError, BufferError):
+        # read-only, empty, or of a type that has no buffer format
+        return int(array.__array_interface__["data"][0])
 
 
 def aligned_words(count: int) -> Words:
     """`count` zeroed int64 on a 64-byte boundary."""
-    raw = np.zeros(count * 8 + ALIGNMENT, np.uint8)
-    start = -address_of(raw) % ALIGNMENT
-    return np.ndarray((count,), np.int64, raw, start)
+    words: Words = aligned_empty((count,), np.dtype(np.int64))[0]
+    words[:] = 0
+    return words
 
 
-def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> np.ndarray:
-    """A C-contiguous, writable, uninitialised array on a 64-byte boundary."""
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> tuple[np.ndarray, int]:
+    """A C-contiguous, writable, uninitialised array on a 64-byte boundary, and its address."""
     raw = np.empty(math.prod(shape) * dtype.itemsize + ALIGNMENT, np.uint8)
-    start = -raw.__array_interface__["data"][0] % ALIGNMENT
-    return np.ndarray(shape, dtype, raw, start)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(raw))  # type: ignore[arg-type]
+    start = -address % ALIGNMENT
+    return np.ndarray(shape, dtype, raw, start), address + start
 
 
 class Arena:

@@ -271,7 +271,7 @@ def toys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture()
+@pytest.fixture
 def child(toys: Path) -> Child:
     """`child(text)` runs it after a prelude in a new process and returns what it gave to `answer`."""
     prelude = (ROOT / "tests/runtime/prelude.txt").read_text(encoding="utf-8")
