@@ -1,0 +1,209 @@
+"""Applies rules to a whole graph until none fires (DESIGN 3.3).
+
+In: a graph and rules. Out: `Rewritten`, the new graph and how often each rule fired. A pass brings every node to its
+normal form, producers first, each once: rules look only downwards, so a node whose inputs are in normal form needs no
+second look. Rules with private inputs run in passes of their own, where the readers of every node are known exactly.
+Invariant: inputs, names of outputs and origins are kept; an equality of extents that was a guard stays one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fissile.errors import CompileError
+from fissile.ir.graph import Graph, Guard, Node, constraints, make, users
+from fissile.rewrite.rule import Refused, Rule
+
+STEPS_PER_NODE = 500  # far above what any terminating set of rules needs
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """A rewritten graph, and how often each rule fired (rules that did not are absent)."""
+
+    graph: Graph
+    fired: Mapping[str, int]
+
+
+@dataclass
+class _Pass:
+    """One sweep over a graph. readers: None when rules may not ask, else how many read each node."""
+
+    rules: dict[str, list[Rule]]
+    readers: dict[Node, int] | None
+    steps_left: int
+    normal: dict[Node, Node] = field(default_factory=dict)
+    forward: dict[Node, Node] = field(default_factory=dict)
+    origins: dict[Node, tuple[str, ...]] = field(default_factory=dict)
+    fired: Counter[str] = field(default_factory=Counter)
+
+
+def rewrite(graph: Graph, rules: Sequence[Rule]) -> Rewritten:
+    """Apply `rules` wherever they fire until none does. CompileError F301 when they never stop.
+
+    >>> from fissile.ir.graph import Graph, make
+    >>> from fissile.ir.primitive import INPUT, TRANSPOSE
+    >>> import fissile.rewrite.compose
+    >>> from fissile.rewrite.rule import RULES
+    >>> x = make(INPUT, name="x", dtype="float32", shape=(2, 3))
+    >>> twice = make(TRANSPOSE, make(TRANSPOSE, x, perm=(1, 0)), perm=(1, 0))
+    >>> done = rewrite(Graph((x,), (("y", twice),)), tuple(RULES.values()))
+    >>> done.graph.outputs[0][1] is x, done.fired["merge_transposes"]
+    (True, 1)
+    """
+    before = list(constraints(graph))
+    free = _by_root(r for r in rules if not r.private)
+    private = _by_root(r for r in rules if r.private)
+    fired: Counter[str] = Counter()
+    graph, counts = _sweep(graph, free, exact=False)
+    fired.update(counts)
+    while private:
+        graph, counts = _sweep(graph, private, exact=True)
+        fired.update(counts)
+        if not counts:
+            break
+        graph, counts = _sweep(graph, free, exact=False)
+        fired.update(counts)
+    still = {(a, b) for _, a, b in constraints(graph)}
+    lost = tuple(Guard(a, b, f"{node.name}: {a} = {b}") for node, a, b in before)
+    kept = tuple(g for g in lost if (g.left, g.right) not in still and g not in graph.guards)
+    return Rewritten(
+        Graph(graph.inputs, graph.outputs, graph.origins, graph.guards + kept), dict(fired)
+    )
+
+
+def refusals(graph: Graph, rule: Rule) -> list[tuple[Node, str]]:
+    """Every node of the graph that `rule` looks at and declines, with the reason."""
+    found = []
+    readers = _readers(graph, graph.nodes())
+    for node in graph.nodes():
+        if node.name in rule.roots:
+            outcome = _apply(rule, node, readers)
+            if isinstance(outcome, Refused):
+                found.append((node, outcome.reason))
+    return found
+
+
+def _by_root(rules: object) -> dict[str, list[Rule]]:
+    table: dict[str, list[Rule]] = {}
+    for rule in rules:  # type: ignore[attr-defined]
+        for root in rule.roots:
+            table.setdefault(root, []).append(rule)
+    return table
+
+
+def _readers(graph: Graph, nodes: Sequence[Node]) -> dict[Node, int]:
+    readers = {node: len(who) for node, who in users(nodes).items()}
+    for _, node in graph.outputs:
+        readers[node] += 1
+    return readers
+
+
+def _sweep(graph: Graph, rules: dict[str, list[Rule]], exact: bool) -> tuple[Graph, Counter[str]]:
+    nodes = graph.nodes()
+    state = _Pass(
+        rules,
+        _readers(graph, nodes) if exact else None,
+        STEPS_PER_NODE * (len(nodes) + 100),
+        origins=dict(graph.origins),
+    )
+    for _, node in graph.outputs:
+        _normalize(node, state)
+    outputs = tuple((name, state.normal[node]) for name, node in graph.outputs)
+    result = Graph(graph.inputs, outputs, {}, graph.guards)
+    origins = {n: state.origins[n] for n in result.nodes() if n in state.origins}
+    return Graph(graph.inputs, outputs, origins, graph.guards), state.fired
+
+
+def _normalize(root: Node, state: _Pass) -> None:
+    """Fill `state.normal` for `root` and all it needs."""
+    stack = [root]
+    while stack:
+        node = stack[-1]
+        if node in state.normal:
+            stack.pop()
+            continue
+        state.steps_left -= 1
+        if state.steps_left < 0:
+            raise _never_stops(node, state)
+        target = state.forward.get(node)
+        if target is None:
+            pending = [i for i in node.inputs if i not in state.normal]
+            if pending:
+                stack.extend(reversed(pending))
+                continue
+            target = _step(node, state)
+        if target is not node and target not in state.normal:
+            state.forward[node] = target
+            stack.append(target)
+            continue
+        state.normal[node] = state.normal.get(target, target)
+        _inherit(state, state.normal[node], state.origins.get(node, ()))
+        stack.pop()
+
+
+def _step(node: Node, state: _Pass) -> Node:
+    """The node over its inputs' normal forms, or what a rule makes of that; itself when nothing is left to do."""
+    new = node
+    inputs = tuple(state.normal[i] for i in node.inputs)
+    if inputs != node.inputs:
+        new = make(node.primitive, *inputs, **dict(node.attrs))
+        _succeed(state, node, new)
+        if new in state.normal:
+            return new
+    for rule in state.rules.get(new.name, ()):
+        outcome = _apply(rule, new, state.readers)
+        if isinstance(outcome, Node) and outcome is not new:
+            state.fired[rule.name] += 1
+            if outcome.type != new.type and outcome.dtype is not new.dtype:
+                raise CompileError("F302", f"rule {rule.name} changed {new} to {outcome}")
+            _succeed(state, new, outcome)
+            return outcome
+    return new if new is node else _settled(new, state)
+
+
+def _settled(new: Node, state: _Pass) -> Node:
+    state.normal[new] = new
+    return new
+
+
+def _apply(rule: Rule, node: Node, readers: Mapping[Node, int] | None) -> Node | Refused:
+    if rule.private and readers is not None:
+        for k in rule.private:
+            if readers.get(node.inputs[k], 0) != 1:
+                return Refused(f"input {k}, {node.inputs[k].name}, has other readers")
+    return rule.apply(node)
+
+
+def _succeed(state: _Pass, old: Node, new: Node) -> None:
+    """`new` stands for `old`: it has its names and its readers."""
+    _inherit(state, new, state.origins.get(old, ()))
+    if state.readers is not None:
+        state.readers[new] = state.readers.get(new, 0) + state.readers.get(old, 0)
+
+
+def _inherit(state: _Pass, node: Node, names: tuple[str, ...]) -> None:
+    """Give `node`, and what has no names below it, the names of the node it replaces."""
+    if not names:
+        return
+    known = state.origins.get(node, ())
+    if any(n not in known for n in names):
+        state.origins[node] = tuple(dict.fromkeys(known + names))
+    stack = [i for i in node.inputs if i not in state.origins]
+    while stack:
+        current = stack.pop()
+        if current not in state.origins and current not in state.normal:
+            state.origins[current] = names
+            stack.extend(current.inputs)
+
+
+def _never_stops(node: Node, state: _Pass) -> CompileError:
+    busiest = ", ".join(f"{name} ({n})" for name, n in state.fired.most_common(3))
+    return CompileError(
+        "F301",
+        f"the rewrite rules do not come to an end at {node}",
+        reason=f"most often fired: {busiest}",
+        remedy=[f"--disable {name}" for name, _ in state.fired.most_common(1)],
+    )
