@@ -118,6 +118,8 @@ def _parsed(raw: Mapping[str, Any]) -> Plan:
         for x in raw["launches"]
     )
     steps = _steps([launch.step for launch in launches])
+    if len(raw["template"]) != raw["slots"] or not raw["scratch"] >= 0:
+        raise ValueError("the template is not as long as the slots, or scratch is negative")
     template = aligned_words(max(raw["slots"], 1))
     template[: raw["slots"]] = raw["template"]
     patches = aligned_words(3 * len(raw["patches"])).reshape(-1, 3)
