@@ -118,11 +118,11 @@ class Executable:
 
     def with_threads(self, threads: int) -> "Executable":
         """The same program with another gang size; code and weights are shared."""
-        return Executable(self._loaded(), _checked_threads(threads), self.busy)
+        return Executable(self.program, _checked_threads(threads), self.busy)
 
     def warm(self, shapes: Mapping[str, int] | None = None) -> None:
         """Page in code and weights and reserve the arena for a shape, given by dimension names."""
-        program = self._loaded()
+        program = self.program
         binding = bind_extents(program, shapes)
         self._remember(binding)
         frame = self._take_frame(program)
@@ -134,13 +134,13 @@ class Executable:
 
     def memory(self, shapes: Mapping[str, int] | None = None) -> Memory:
         """What one call at a shape (by dimension names, default 1) needs, in bytes."""
-        program = self._loaded()
+        program = self.program
         binding = bind_extents(program, shapes)
         return Memory(binding.arena, program.weight_bytes, program.plan.scratch * self.threads)
 
     def profile(self, feeds: Mapping[str, Any], *, runs: int = 20) -> Profile:
         """Time `runs` runs launch by launch, after one that is not counted."""
-        program = self._loaded()
+        program = self.program
         arrays = self._collect(feeds)
         stamps = np.zeros((runs, 2 * len(program.plan.launches)), np.int64)
         self._call(arrays, None)
@@ -151,13 +151,13 @@ class Executable:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the artifact; atomic."""
-        program = self._loaded()
+        program = self.program
         with atomic_file(path) as stream:
             stream.write(program.artifact.buffer)
 
     def report(self) -> Mapping[str, Any]:
         """What the compiler recorded about this program (`report.json`)."""
-        return dict(json.loads(bytes(self._loaded().artifact.member("report.json"))))
+        return dict(json.loads(bytes(self.program.artifact.member("report.json"))))
 
     def close(self) -> None:
         """Let go of code, weights and arenas; calls that are running finish."""
@@ -177,7 +177,7 @@ class Executable:
         self.close()
 
     def __reduce__(self) -> tuple[object, ...]:
-        artifact = self._loaded().artifact
+        artifact = self.program.artifact
         if artifact.path is None:
             return _from_bytes, (bytes(artifact.buffer), self.threads, self.busy)
         path = str(artifact.path.resolve())
@@ -187,7 +187,9 @@ class Executable:
         names = ", ".join(f"{i.name}: {i.dtype}{list(i.shape)}" for i in self.inputs)
         return f"<fissile.Executable ({names}), threads={self.threads}>"
 
-    def _loaded(self) -> Program:
+    @property
+    def program(self) -> Program:
+        """What is loaded; an error once the executable is closed."""
         if self._program is None:
             raise FissileError("F106", "this executable has been closed", remedy="load it again")
         return self._program
@@ -223,7 +225,7 @@ class Executable:
     def _call(
         self, arrays: list[Array], out: Mapping[str, Array] | None, stamps: int = 0
     ) -> list[Array]:
-        program = self._loaded()
+        program = self.program
         shapes = tuple([array.shape for array in arrays])
         binding = self._bindings.get(shapes)
         if binding is None:
@@ -318,7 +320,7 @@ def _from_bytes(data: bytes, threads: int, busy: Busy) -> Executable:
 
 def _from_path(path: str, sha256: str, threads: int, busy: Busy) -> Executable:
     executable = load(Path(path), threads=threads, busy=busy)
-    found = executable._loaded().artifact.sha256
+    found = executable.program.artifact.sha256
     if found != sha256:
         raise ArtifactError(
             "F108",

@@ -120,7 +120,7 @@ import threading, time
 from fissile.runtime.threads import gang
 exe = load(TOYS + "/rows.fsl", threads=2)
 exe.run(rows_feeds(20))
-crew = gang(exe._program.image)
+crew = gang(exe.program.image)
 crew.acquire(2, "wait")
 order = []
 
@@ -178,7 +178,7 @@ from fissile.runtime.threads import gang
 exe = load(TOYS + "/rows.fsl", threads=3)
 feeds = rows_feeds(30)
 exe.run(feeds)
-crew = gang(exe._program.image)
+crew = gang(exe.program.image)
 blocked = []
 for worker in crew.workers:
     for line in open(f"/proc/self/task/{worker.native_id}/status"):

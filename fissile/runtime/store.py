@@ -1,0 +1,137 @@
+"""The tuning store: measurements that survive, in layers of sqlite files (DESIGN 4, PRODUCT 5.4).
+
+In: a key (code hash, instruction set, threads, cache state, effort) and raw samples. Out: all that
+was ever measured under a key, oldest first. Layers are read in order and only the last is written.
+Invariant: records are appended, never changed; each is one transaction in a rollback journal, so
+kill -9, a full disk and two processes at once leave a store that opens.
+"""
+
+import json
+import os
+import sqlite3
+import warnings
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fissile.errors import FissileWarning, StoreError
+from fissile.runtime.statistic import Samples
+
+WAIT_SECONDS = 30.0
+_SCHEMA = """
+create table if not exists record (
+  code text not null, isa text not null, threads integer not null, cache text not null,
+  effort text not null, samples text not null);
+create index if not exists by_key on record (code, isa, threads, cache, effort);
+create table if not exists peak (machine text, quantity text, value real not null,
+  primary key (machine, quantity));
+"""
+_MATCH = "code = ? and isa = ? and threads = ? and cache = ? and effort = ?"
+
+
+@dataclass(frozen=True)
+class Key:
+    """What a measurement is of. cache: "warm" or "cold"; effort: how hard its schedule was sought."""
+
+    code: str
+    isa: str
+    threads: int
+    cache: str
+    effort: str
+
+
+class Store:
+    """Layers of one store; a context manager. A last layer that cannot be written stays in memory."""
+
+    def __init__(self, paths: Sequence[str | os.PathLike[str]]) -> None:
+        readable = [p for p in paths[:-1] if Path(p).is_file()]
+        self.layers = [_connect(Path(p), read_only=True) for p in readable]
+        self.layers.append(_writable(Path(paths[-1])) if paths else _in_memory())
+
+    def records(self, key: Key) -> list[Samples]:
+        """Every measurement under a key, the outer layers' first."""
+        found: list[Samples] = []
+        for layer in self.layers:
+            rows = layer.execute(
+                f"select samples from record where {_MATCH} order by rowid", astuple(key)
+            )
+            found += [_samples(text, key.threads) for (text,) in rows]
+        return found
+
+    def add(self, key: Key, samples: Samples) -> None:
+        """Append a measurement."""
+        rows = [x.tolist() for x in (samples.seconds, samples.cpu, samples.switches)]
+        self._write(
+            "insert into record values (?, ?, ?, ?, ?, ?)", (*astuple(key), json.dumps(rows))
+        )
+
+    def peak(self, machine: str, quantity: str) -> float | None:
+        """The highest value ever seen of a quantity ("flops.float32", "bytes.l2", ...)."""
+        query = "select value from peak where machine = ? and quantity = ?"
+        rows = [r for layer in self.layers for r in layer.execute(query, (machine, quantity))]
+        return max((float(value) for (value,) in rows), default=None)
+
+    def raise_peak(self, machine: str, quantity: str, value: float) -> None:
+        """Record a value if it is the highest yet."""
+        self._write(
+            "insert into peak values (?, ?, ?) on conflict (machine, quantity) "
+            "do update set value = max(value, excluded.value)",
+            (machine, quantity, value),
+        )
+
+    def close(self) -> None:
+        """Close all layers."""
+        for layer in self.layers:
+            layer.close()
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _write(self, statement: str, values: tuple[object, ...]) -> None:
+        try:
+            with self.layers[-1] as transaction:
+                transaction.execute(statement, values)
+        except sqlite3.Error as error:
+            raise StoreError(
+                "F510", "the tuning store cannot be written", reason=str(error)
+            ) from error
+
+
+def _samples(text: str, threads: int) -> Samples:
+    seconds, cpu, switches = (np.array(row, float) for row in json.loads(text))
+    return Samples(seconds, cpu, switches, threads)
+
+
+def _connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
+    mode = "ro" if read_only else "rwc"
+    return sqlite3.connect(
+        f"{path.resolve().as_uri()}?mode={mode}", uri=True, timeout=WAIT_SECONDS,
+        check_same_thread=False,
+    )  # fmt: skip
+
+
+def _in_memory() -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:", check_same_thread=False)
+    connection.executescript(_SCHEMA)
+    return connection
+
+
+def _writable(path: Path) -> sqlite3.Connection:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        connection = _connect(path, read_only=False)
+        connection.executescript(_SCHEMA)
+    except (sqlite3.OperationalError, OSError) as error:
+        message = f"the tuning store {path} cannot be written ({error}); keeping it in memory"
+        warnings.warn(message, FissileWarning, stacklevel=3)
+        return _in_memory()
+    except sqlite3.DatabaseError as error:
+        raise StoreError(
+            "F511", f"{path} is no tuning store", reason=str(error), remedy=f"rm {path}"
+        ) from error
+    return connection
