@@ -1,7 +1,7 @@
 """Canonicalization: the stage that makes a primitive graph small, plain and channels-last (DESIGN 3.3).
 
 In: a primitive graph from fission. Out: one of equal meaning, with layouts propagated, constants folded and linear
-primitives in their plainest form. The order of the imports below is the order in which rules are tried.
+primitives in their plainest form. `FAMILIES` is the order in which rules are tried on a node.
 Invariant: terminating; idempotent; never more work for the kernels than before.
 """
 
@@ -16,7 +16,7 @@ from fissile.rewrite.rule import RULES, enabled
 
 __all__ = ["FAMILIES", "RULES", "canonicalize"]
 
-FAMILIES = (compose, fold, algebra, sink, linear)
+FAMILIES = tuple(module.__name__ for module in (compose, fold, algebra, sink, linear))
 
 
 def canonicalize(graph: Graph, disabled: Iterable[str] = frozenset()) -> Rewritten:
@@ -24,4 +24,5 @@ def canonicalize(graph: Graph, disabled: Iterable[str] = frozenset()) -> Rewritt
 
     Raises OptionError F603 for a name that no rule has.
     """
-    return rewrite(graph, enabled("canonicalize", disabled))
+    rules = enabled("canonicalize", disabled)
+    return rewrite(graph, sorted(rules, key=lambda r: FAMILIES.index(r.family)))

@@ -34,14 +34,15 @@ Apply: TypeAlias = Callable[[Node], Outcome]
 class Rule:
     """A named rewriting of nodes of the primitives `roots`.
 
-    private: positions of inputs that no other node may read (and that are no output), because the rule would
-    otherwise compute them twice.
+    family: the module it stands in. private: positions of inputs that no other node may read (and that are
+    no output), because the rule would otherwise compute them twice.
     """
 
     name: str
     law: str
     roots: tuple[str, ...]
     apply: Apply
+    family: str
     regime: str = "canonicalize"
     private: tuple[int, ...] = ()
 
@@ -64,7 +65,7 @@ def rule(
         unknown = [root for root in roots if root not in PRIMITIVES]
         if unknown or not roots or regime not in REGIMES:
             raise ValueError(f"rule {name}: roots {roots}, regime {regime}")
-        RULES[name] = Rule(name, law, roots, apply, regime, private)
+        RULES[name] = Rule(name, law, roots, apply, apply.__module__, regime, private)
         return RULES[name]
 
     return declare

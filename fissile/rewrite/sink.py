@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fissile.ir.dim import DimLike, product
+from fissile.ir.dim import DimLike
 from fissile.ir.graph import Node, make
 from fissile.ir.primitive import (
     BROADCAST,
@@ -48,6 +48,12 @@ _REDUCTIONS = ("reduce_sum", "reduce_prod", "reduce_max", "reduce_min")
 
 def taken(node: Node, perm: Perm) -> Node | None:
     """transpose(node, perm) where that costs nothing: constants, views, broadcasts of those, transposes undone."""
+    if node.primitive is BROADCAST:
+        small = taken(expanded(node.inputs[0], node.type.rank), perm)
+        return small and make(BROADCAST, small, shape=permuted(node.shape, perm))
+    if node.primitive is IOTA:
+        axis, shape = perm.index(node.attr("axis")), permuted(node.shape, perm)
+        return make(IOTA, dtype=node.dtype.name, shape=shape, axis=axis)
     if moves_only_units(node.shape, perm):
         return view(node, permuted(node.shape, perm))
     if node.primitive is CONSTANT:
@@ -57,12 +63,6 @@ def taken(node: Node, perm: Perm) -> Node | None:
         both = tuple(node.attr("perm")[q] for q in perm)
         free = moves_only_units(inner.shape, both)
         return view(inner, permuted(inner.shape, both)) if free else None
-    if node.primitive is BROADCAST:
-        small = taken(expanded(node.inputs[0], node.type.rank), perm)
-        return small and make(BROADCAST, small, shape=permuted(node.shape, perm))
-    if node.primitive is IOTA:
-        axis, shape = perm.index(node.attr("axis")), permuted(node.shape, perm)
-        return make(IOTA, dtype=node.dtype.name, shape=shape, axis=axis)
     return None
 
 
@@ -85,6 +85,34 @@ def transpose_of_broadcast(node: Node) -> Outcome:
     if node.inputs[0].primitive not in (BROADCAST, IOTA):
         return Refused("the operand is no broadcast")
     return taken(node.inputs[0], node.attr("perm")) or Refused("the small tensor would be copied")
+
+
+def _reshaped_broadcast(node: Node, shape: Shape, groups: Groups) -> Node | None:
+    """reshape(broadcast, shape) as a broadcast, where axes that belong together are all repeated or all kept."""
+    x = node.inputs[0]
+    have = (1,) * (node.type.rank - x.type.rank) + x.shape
+    small: list[DimLike] = []
+    for source, target in groups:
+        if all(is_unit(have[a]) for a in source):
+            small.extend(1 for _ in target)
+        elif all(is_same(have[a], node.shape[a]) for a in source):
+            small.extend(shape[a] for a in target)
+        else:
+            return None
+    return make(BROADCAST, view(x, tuple(small)), shape=shape)
+
+
+@rule("reshape(broadcast(x, s), t) -> broadcast(reshape(x), t)", "reshape")
+def reshape_of_broadcast(node: Node) -> Outcome:
+    """What is small is reshaped, if no axis that is merged is repeated beside one that is not."""
+    inner = node.inputs[0]
+    if inner.primitive is not BROADCAST:
+        return Refused("the operand is no broadcast")
+    groups = proved_groups(inner.shape, node.shape)
+    if groups is None:
+        return Refused("which axes are merged or cut together is not provable")
+    found = _reshaped_broadcast(inner, node.shape, groups)
+    return found or Refused("axes that are merged or cut together are repeated in part")
 
 
 @rule("f(transpose(x, p), ..) -> transpose(f(x, ..), p)", *ELEMENTWISE)
@@ -270,23 +298,9 @@ def _merged(node: Node, shape: Shape, groups: Groups) -> Node | None:
     if node.primitive is RESHAPE or node.primitive is CONSTANT:
         return view(node, shape)
     if node.primitive is BROADCAST:
-        return _merged_broadcast(node, shape, groups)
+        return _reshaped_broadcast(node, shape, [(cut, have) for have, cut in groups])
     kind = "input" if node.name == "input" else node.primitive.kind
     return view(node, shape) if kind in _VIEWED or node.primitive is GATHER else None
-
-
-def _merged_broadcast(node: Node, shape: Shape, groups: Groups) -> Node | None:
-    x = node.inputs[0]
-    have = (1,) * (node.type.rank - x.type.rank) + x.shape
-    small: list[DimLike] = []
-    for source, axes in groups:
-        if all(is_unit(have[a]) for a in axes):
-            small.extend(1 for _ in source)
-        elif source and all(is_same(have[a], node.shape[a]) for a in axes):
-            small.append(product(have[a] for a in axes))
-        else:
-            return None
-    return make(BROADCAST, view(x, tuple(small)), shape=shape)
 
 
 @rule("f(reshape(x, s), ..) -> reshape(f(x, ..), s), the reshape cutting axes", *ELEMENTWISE)
