@@ -155,14 +155,24 @@ class Facts:
         return more.at_least(terms_of(extent), 1)
 
     def at_least(self, p: Terms, least: int) -> Facts:
-        """Also p >= least."""
-        key, factor = next(iter(p.items())) if len(p) == 1 else ((), 0)
-        if factor == 1 and len(key) == 1:
-            bound = max(least, self.lower.get(key[0], least))
-            return Facts(self.ranges, dict(self.lower) | {key[0]: bound}, self.known)
-        if constant(p) is not None:
+        """Also p >= least, and what that says about the operands of a quotient or minimum."""
+        shifted = dict(p)
+        least -= shifted.pop((), 0)
+        if not shifted:
             return self
-        return Facts(self.ranges, self.lower, (*self.known, added(p, number(least), -1)))
+        key, factor = next(iter(shifted.items()))
+        if len(shifted) > 1 or factor != 1 or len(key) != 1:
+            return Facts(self.ranges, self.lower, (*self.known, added(shifted, number(-least))))
+        x = key[0]
+        bound = max(least, self.lower.get(x, least))
+        more = Facts(self.ranges, dict(self.lower) | {x: bound}, self.known)
+        if isinstance(x, Op) and x.op == "min":
+            return more.at_least(terms_of(x.args[0]), bound).at_least(terms_of(x.args[1]), bound)
+        if isinstance(x, Op) and x.op == "floordiv":
+            by = constant(terms_of(x.args[1]))
+            if by is not None and by > 0:
+                return more.at_least(terms_of(x.args[0]), bound * by)
+        return more
 
     def given(self, condition: Expr, holds: bool = True) -> Facts:
         """Also that `condition` holds (or not); comparisons and their conjunctions are understood."""
@@ -264,7 +274,8 @@ def _next(facts: Facts, p: Terms) -> Expr | None:
 def _bounds(facts: Facts, x: Expr, low: bool, depth: int) -> _Alternatives:
     """Lower (`low`) or upper bounds of the atom `x`."""
     if isinstance(x, Var):
-        bound = number(0) if low else added(terms_of(facts.ranges[x]), number(-1))
+        least = number(max(0, facts.lower.get(x, 0)))
+        bound = least if low else added(terms_of(facts.ranges[x]), number(-1))
         return [[(_ONE, bound)]]
     if not isinstance(x, Op):
         return []
