@@ -9,13 +9,14 @@ and unpadded; padding, windows and layouts are primitives of their own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from fissile.ir import loop as L
-from fissile.ir.dim import DimLike, equal, exact_div, product
+from fissile.ir.dim import DimLike, ceildiv, equal, exact_div, product
 from fissile.ir.dtype import BFLOAT16, INT64, DType, dtype
 from fissile.ir.graph import Attrs, Constraints, Data, Node, Primitive, TensorType, data, make
 from fissile.ir.scalar import SCALAR_OPS, ScalarOp, cast_value
@@ -68,7 +69,7 @@ def _extents_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
 
 def _extents_define(node: Node, at: Any, reduced: Any, read: Read, extent: Extent) -> L.Expr:
     values = node.attr("values")
-    flat = _flatten(at, node.shape, extent)
+    flat = flatten(at, node.shape, extent)
     result = extent(values[-1]) if values else L.const(0)
     for k in range(len(values) - 2, -1, -1):
         result = L.op("select", L.op("eq", flat, L.const(k)), extent(values[k]), result)
@@ -330,9 +331,17 @@ def _window_axes(attrs: Attrs) -> list[tuple[int, Any, Any, Any]]:
     return list(zip(*columns, strict=True))
 
 
+def _none_along(rank: int, lacking: dict[int, int]) -> tuple[slice, ...]:
+    return tuple(slice(0, 0 if lacking.get(a) else None) for a in range(rank))
+
+
 def _window_reference(x: np.ndarray, **attrs: Any) -> np.ndarray:
     axes, sizes = attrs["axes"], attrs["sizes"]
     spans = tuple((s - 1) * d + 1 for s, d in zip(sizes, attrs["dilations"], strict=True))
+    lacking = {a: max(span - x.shape[a], 0) for a, span in zip(axes, spans, strict=True)}
+    if any(lacking.values()):  # no window fits: numpy would refuse what is merely empty
+        x = np.pad(x, [(0, lacking.get(a, 0)) for a in range(x.ndim)])
+        return _window_reference(x, **attrs)[_none_along(x.ndim + len(axes), lacking)]
     view = np.lib.stride_tricks.sliding_window_view(x, spans, axis=axes)
     cut = [slice(None)] * view.ndim
     for k, (axis, _, stride, dilation) in enumerate(_window_axes(attrs)):
@@ -384,14 +393,14 @@ def reshape_groups(
     return groups
 
 
-def _flatten(at: Any, shape: tuple[DimLike, ...], extent: Extent) -> L.Expr:
+def flatten(at: Any, shape: tuple[DimLike, ...], extent: Extent) -> L.Expr:
     flat: L.Expr = L.const(0)
     for i, d in zip(at, shape, strict=True):
         flat = L.plus(L.times(flat, extent(d)), i)
     return flat
 
 
-def _unflatten(flat: L.Expr, shape: tuple[DimLike, ...], extent: Extent) -> list[L.Expr]:
+def unflatten(flat: L.Expr, shape: tuple[DimLike, ...], extent: Extent) -> list[L.Expr]:
     index: list[L.Expr] = []
     for k in range(len(shape) - 1, 0, -1):
         index.append(L.remainder(flat, extent(shape[k])))
@@ -405,9 +414,9 @@ def _reshape_define(node: Node, at: Any, reduced: Any, read: Read, extent: Exten
     for from_axes, to_axes in reshape_groups(source, target):
         have = [a for a in to_axes if equal(target[a], 1) is not True]
         need = [a for a in from_axes if equal(source[a], 1) is not True]
-        flat = _flatten([at[a] for a in have], tuple(target[a] for a in have), extent)
+        flat = flatten([at[a] for a in have], tuple(target[a] for a in have), extent)
         parts = dict(
-            zip(need, _unflatten(flat, tuple(source[a] for a in need), extent), strict=True)
+            zip(need, unflatten(flat, tuple(source[a] for a in need), extent), strict=True)
         )
         index.extend(parts.get(a, L.const(0)) for a in from_axes)
     return read(0, tuple(index))
@@ -693,3 +702,48 @@ CONV = (
         Primitive("conv", "linear", _conv_type, _conv_reference, _conv_define, _conv_reduced, "add")
     )
 )
+
+
+# ---------------------------------------------------------------- formats
+
+PANEL = 16  # columns of a panel: the same on every target, so that targets share packed weights
+PANELS = f"panels{PANEL}"
+
+
+def _pack_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
+    return TensorType(types[0].dtype, types[0].shape, PANELS)
+
+
+PACK = _row(  # the right operand of a linear primitive, held in panels (see `pack_array`)
+    Primitive("pack", "layout", _pack_type, lambda b, *, batch, groups: b)
+)
+
+
+def pack(b: Node, batch: int, groups: int = 1) -> Node:
+    """`b` in panels: the first `batch` axes stay, the others but the last are rows, the last is cut into `groups`."""
+    return make(PACK, b, batch=batch, groups=groups)
+
+
+def packed_extents(node: Node) -> tuple[DimLike, DimLike, DimLike, DimLike]:
+    """(matrices, panels, rows, PANEL): the stored shape of a packed tensor."""
+    batch, groups, shape = node.attr("batch"), node.attr("groups"), node.shape
+    columns = exact_div(shape[-1], groups)
+    if columns is None:
+        raise ValueError(f"{shape[-1]} columns in {groups} groups")
+    return (
+        product(shape[:batch]) * groups,
+        ceildiv(columns, PANEL),
+        product(shape[batch:-1]),
+        PANEL,
+    )
+
+
+def pack_array(b: np.ndarray, *, batch: int, groups: int) -> np.ndarray:
+    """The stored form of a packed constant: (matrices, panels, rows, 16), the last panel filled with zeros."""
+    matrices, columns = math.prod(b.shape[:batch]), b.shape[-1] // groups
+    cut = b.reshape(matrices, -1, groups, columns)
+    panels = -(-columns // PANEL)
+    padded = np.zeros((*cut.shape[:3], panels * PANEL), b.dtype)
+    padded[..., :columns] = cut
+    split = padded.reshape(*cut.shape[:3], panels, PANEL).transpose(0, 2, 3, 1, 4)
+    return np.ascontiguousarray(split).reshape(matrices * groups, panels, cut.shape[1], PANEL)

@@ -1,0 +1,290 @@
+"""One greedy plan: every kernel grows from its root along its readers as far as it can be one kernel.
+
+In: a canonical primitive graph. Out: a `Plan`. Linear primitives take the elementwise primitives and the reshapes and
+transposes behind them; reductions over the last axes take what surrounds them row by row; elementwise primitives over
+one shape go together. Invariant: kernels are convex, so the steps are acyclic.
+"""
+
+from __future__ import annotations
+
+from fissile.ir import loop as L
+from fissile.ir.affine import Space
+from fissile.ir.graph import Graph, Node, users
+from fissile.orchestrate.follow import Index, natural, pull
+from fissile.orchestrate.formats import is_tiled, own_outputs, pack_operands
+from fissile.orchestrate.grow_linear import grow_linear
+from fissile.orchestrate.inline import inlined
+from fissile.orchestrate.plan import Anchor, Kernel, Plan, Step, is_stored_leaf
+
+
+def greedy_plan(graph: Graph) -> Plan:
+    """A valid plan of `graph`, found without measuring anything."""
+    graph = own_outputs(pack_operands(graph))
+    return _Growth(graph).plan()
+
+
+class _Growth:
+    """The state of one greedy pass: what is inlined, who reads whom, and which kernel has which node."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.nodes = graph.nodes()
+        self.position = {node: k for k, node in enumerate(self.nodes)}
+        self.inline = set(inlined(graph))
+        self.readers = users(self.nodes)
+        self.outputs = {node for _, node in graph.outputs}
+        self.owner: dict[Node, int] = {}
+        self.groups: list[tuple[Anchor, list[Node]]] = []
+        self.before: list[int] = []  # bit k of before[i]: node k must be complete before node i is
+        self._spread()
+
+    # -------------------------------------------------------- dependence
+
+    def _spread(self) -> None:
+        """Ancestors of every node, where a kernel's members wait for all that any of them waits for."""
+        self.before = [0] * len(self.nodes)
+        together: dict[int, int] = {}
+        for k, node in enumerate(self.nodes):
+            mask = 1 << k
+            for source in node.inputs:
+                mask |= self.before[self.position[source]]
+            group = self.owner.get(node)
+            if group is not None:
+                mask |= together.get(group, 0)
+                together[group] = mask
+            self.before[k] = mask
+
+    def depends(self, node: Node, members: int) -> bool:
+        """Whether `node` waits for one of the members (a mask of positions)."""
+        return bool(self.before[self.position[node]] & members)
+
+    def mask(self, members: list[Node]) -> int:
+        """The members as a mask of positions."""
+        return sum(1 << self.position[m] for m in members)
+
+    def leaves(self, node: Node) -> list[Node]:
+        """The stored or computed tensors that `node` reads, through inlined primitives."""
+        found: dict[Node, None] = {}
+        stack = list(reversed(node.inputs))
+        while stack:
+            source = stack.pop()
+            if source in self.inline:
+                stack.extend(reversed(source.inputs))
+            else:
+                found[source] = None
+        return list(found)
+
+    def following(self, node: Node) -> list[Node]:
+        """The readers of `node` that are not inlined, through those that are, in order."""
+        found: dict[Node, None] = {}
+        stack = list(self.readers[node])
+        while stack:
+            user = stack.pop()
+            if user in self.inline:
+                stack.extend(self.readers[user])
+            else:
+                found[user] = None
+        return sorted(found, key=lambda n: self.position[n])
+
+    def free(self, node: Node) -> bool:
+        """Whether `node` still needs a kernel."""
+        return node not in self.owner and node not in self.inline and not is_stored_leaf(node)
+
+    # -------------------------------------------------------- growing
+
+    def plan(self) -> Plan:
+        """Grow kernels from the first free node on, then order them into steps."""
+        for node in self.nodes:
+            if self.free(node):
+                self._take(*self._grow(node))
+        return Plan(self.graph, _steps(self._kernels()))
+
+    def _take(self, anchor: Anchor, members: list[Node]) -> None:
+        for member in members:
+            self.owner[member] = len(self.groups)
+        self.groups.append((anchor, members))
+        if len(members) > 1:
+            self._spread()
+
+    def _grow(self, root: Node) -> tuple[Anchor, list[Node]]:
+        if is_tiled(root):
+            return Anchor.LINEAR, self._stored(grow_linear(self, root))
+        if root.name == "pack":
+            return Anchor.PACK, [root]
+        if root.name == "concat":
+            return Anchor.PIECE, [root]
+        if root.primitive.define is None:
+            return Anchor.SCAN, [root]
+        if root.primitive.reduced is not None and not _reduces_last(root):
+            return Anchor.REDUCE, _RowGrowth(self, root, root).grow()
+        full = root.inputs[0] if root.primitive.reduced is not None else root
+        members = _RowGrowth(self, root, full).grow()
+        has_rows = any(m.primitive.reduced is not None for m in members)
+        return (Anchor.ROWS if has_rows else Anchor.ELEMENTWISE), members
+
+    def _stored(self, members: list[Node]) -> list[Node]:
+        """The members up to the tensor that is stored: readers follow trailing reshapes, a transpose is stored."""
+        last = members[-1]
+        if last not in self.inline:
+            return members
+        if last.name == "reshape" and last not in self.outputs:
+            return self._stored(members[:-1])
+        self.inline.discard(last)
+        return members
+
+    def _kernels(self) -> list[Kernel]:
+        result: list[Kernel] = []
+        for anchor, members in self.groups:
+            inside = set(members)
+            reads = dict.fromkeys(
+                leaf for m in members for leaf in self.leaves(m) if leaf not in inside
+            )
+            if anchor is Anchor.PIECE:
+                for k, source in enumerate(members[0].inputs):
+                    own = self.leaves(source) if source in self.inline else [source]
+                    result.append(Kernel(anchor, (members[0],), tuple(own), (members[0],), k))
+                continue
+            if anchor is Anchor.LINEAR:
+                writes: tuple[Node, ...] = (members[-1],)
+            else:
+                writes = tuple(m for m in members if self._is_open(m, inside))
+            result.append(Kernel(anchor, tuple(members), tuple(reads), writes))
+        return result
+
+    def _is_open(self, member: Node, inside: set[Node]) -> bool:
+        if member in self.outputs:
+            return True
+        direct = [u for u in self.readers[member] if u not in inside]
+        return any(u not in self.inline or self._escapes(u, inside) for u in direct)
+
+    def _escapes(self, node: Node, inside: set[Node]) -> bool:
+        """Whether an inlined reader leads to a kernel outside."""
+        if node in self.outputs:
+            return True
+        return any(u not in inside for u in self.following(node))
+
+
+def _reduces_last(node: Node) -> bool:
+    """Whether a reduction goes over the last axes of what it reads, contiguously."""
+    if not node.name.startswith("reduce_") or node.inputs[0].name == "window":
+        return False
+    axes, rank = node.attr("axes"), node.inputs[0].type.rank
+    return tuple(axes) == tuple(range(rank - len(axes), rank)) and len(axes) > 0
+
+
+class _RowGrowth:
+    """A kernel over the shape of `full`, with or without reductions over its last axes."""
+
+    def __init__(self, growth: _Growth, root: Node, full: Node) -> None:
+        self.growth = growth
+        self.space = Space()
+        self.at = natural(self.space, full, "a")
+        self.shape = full.shape
+        self.columns: int | None = None  # how many last axes are reduced
+        self.root = root
+        self.blocked = root.primitive.reduced is not None and not _reduces_last(root)
+        if self.blocked:  # a general reduction: its own output is the shape, readers follow it
+            self.at = natural(self.space, root, "a")
+            self.shape = root.shape
+        elif root.primitive.reduced is not None:
+            self.columns = len(root.attr("axes"))
+        self.placed: dict[Node, Index] = {root: self._place(root) or ()}
+
+    def grow(self) -> list[Node]:
+        """Members in order, the root first."""
+        members = [self.root]
+        waiting = self.growth.following(self.root)
+        while waiting:
+            node = waiting.pop(0)
+            if node in self.placed or not self.growth.free(node) or not self._joins(node, members):
+                continue
+            members.append(node)
+            members.sort(key=lambda n: self.growth.position[n])
+            waiting.extend(u for u in self.growth.following(node) if u not in waiting)
+            waiting.sort(key=lambda n: self.growth.position[n])
+        return members
+
+    def _joins(self, node: Node, members: list[Node]) -> bool:
+        """Whether `node` can be computed where its inputs are; then it is placed."""
+        mask = self.growth.mask(members)
+        outside = [leaf for leaf in self.growth.leaves(node) if leaf not in self.placed]
+        if any(self.growth.depends(leaf, mask) for leaf in outside):
+            return False
+        columns = self.columns
+        place = self._place(node)
+        if place is None or not self._agrees(node, place):
+            self.columns = columns
+            return False
+        self.placed[node] = place
+        return True
+
+    def _place(self, node: Node) -> Index | None:
+        """The index of the node's element at the current row and column, None when its shape does not fit."""
+        if node.primitive.reduced is not None and not self.blocked:
+            if not _reduces_last(node) or node.inputs[0].shape != self.shape:
+                return None
+            count = len(node.attr("axes"))
+            if self.columns not in (None, count):
+                return None
+            self.columns = count
+            return self.at[: len(self.at) - count]
+        if node is self.root and self.blocked:
+            return self.at
+        if node.primitive.kind != "elementwise" and node is not self.root:
+            return None
+        return self._at_shape(node.shape)
+
+    def _at_shape(self, shape: tuple[object, ...]) -> Index | None:
+        if shape == self.shape:
+            return self.at
+        if self.columns is None:
+            return None
+        rows, rest = self.shape[: -self.columns], shape[len(self.shape) - self.columns :]
+        if shape[: len(rows)] == rows and all(d == 1 for d in rest):
+            return self.at[: len(rows)] + (L.const(0),) * len(rest)
+        return None
+
+    def _agrees(self, node: Node, place: Index) -> bool:
+        """Whether everything `node` reads from members is their element of this very row and column."""
+        where = self.at if node.primitive.reduced is not None else place
+        agrees = True
+
+        def leaf(n: Node, index: Index) -> L.Expr | None:
+            nonlocal agrees
+            if n in self.placed:
+                wanted = tuple(self.space.canonical(i) for i in self.placed[n])
+                agrees = agrees and index == wanted
+            elif n in self.growth.inline:
+                return None
+            return L.var(f"value{self.growth.position[n]}", n.dtype.compute)
+
+        for source in node.inputs:
+            pull(self.space, source, where, leaf)
+        return agrees
+
+
+def _steps(kernels: list[Kernel]) -> tuple[Step, ...]:
+    """Kernels in dependence order; a kernel joins the step before it when it reads nothing that step writes."""
+    writer_left = {out: 0 for kernel in kernels for out in kernel.outputs}
+    for kernel in kernels:
+        for out in kernel.outputs:
+            writer_left[out] += 1
+    steps: list[Step] = []
+    left = list(kernels)
+    current: list[Kernel] = []
+    while left:
+        ready = next((k for k in left if all(writer_left.get(i, 0) == 0 for i in k.inputs)), None)
+        if ready is None:
+            if not current:
+                raise ValueError("kernels of the plan wait for each other")
+            steps.append(Step(tuple(current)))
+            for kernel in current:
+                for out in kernel.outputs:
+                    writer_left[out] -= 1
+            current = []
+            continue
+        left.remove(ready)
+        current.append(ready)
+    if current:
+        steps.append(Step(tuple(current)))
+    return tuple(steps)

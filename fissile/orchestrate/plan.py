@@ -1,0 +1,146 @@
+"""The plan: which kernels compute a primitive graph, in which steps (DESIGN 3.8).
+
+A kernel is a set of primitives computed together; what it reads and writes is in memory, what lies between stays in
+registers. Layout and broadcast primitives between kernels are not stored: the reader follows them (`inline`). A step is
+a set of independent kernels that share one barrier interval. `evaluate` runs a plan kernel by kernel in numpy.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from fissile.ir.graph import Graph, Node, bind, toposort
+
+
+class Anchor(enum.Enum):
+    """What a kernel is built around, which decides how it is lowered."""
+
+    LINEAR = "linear"  # matmul or convolution on register tiles, with its epilogue
+    PACK = "pack"  # an operand into panels
+    ROWS = "rows"  # reductions over the last axes and what surrounds them, row by row
+    REDUCE = "reduce"  # any other reduction, its prologue inlined
+    ELEMENTWISE = "elementwise"  # one loop nest over the output
+    SCAN = "scan"  # arg_max and arg_min
+    PIECE = "piece"  # one input of a concat, written into its place
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """`nodes` are computed here, producers first; `inputs` are read from memory, `outputs` written to it.
+
+    `piece` is the position of the input a PIECE kernel copies, else 0.
+    """
+
+    anchor: Anchor
+    nodes: tuple[Node, ...]
+    inputs: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+    piece: int = 0
+
+
+@dataclass(frozen=True)
+class Step:
+    """Kernels independent of each other; all threads meet at its end."""
+
+    kernels: tuple[Kernel, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The steps that compute `graph`. `graph` may differ from the given one in formats and copies of outputs only."""
+
+    graph: Graph
+    steps: tuple[Step, ...]
+
+    def kernels(self) -> list[Kernel]:
+        """All kernels in the order of the steps."""
+        return [kernel for step in self.steps for kernel in step.kernels]
+
+
+def is_stored_leaf(node: Node) -> bool:
+    """Whether the tensor is in memory before the first step: an input, a constant, or a packed constant."""
+    if node.name == "pack":
+        return is_constant(node.inputs[0])
+    return node.name in ("input", "constant")
+
+
+def is_constant(node: Node) -> bool:
+    """Whether the tensor is a constant or a reshaped one (constants are folded, formats excepted)."""
+    return node.name == "constant" or (node.name == "reshape" and is_constant(node.inputs[0]))
+
+
+def verify(plan: Plan) -> None:
+    """AssertionError unless every kernel reads only what is stored before its step begins, and all outputs are written."""
+    written: set[Node] = set()
+    for step in plan.steps:
+        for kernel in step.kernels:
+            missing = [n for n in kernel.inputs if not is_stored_leaf(n) and n not in written]
+            if missing:
+                raise AssertionError(f"{kernel.nodes[-1]} reads {missing[0]} before it is written")
+        written.update(n for kernel in step.kernels for n in kernel.outputs)
+    for name, node in plan.graph.outputs:
+        if node not in written:
+            raise AssertionError(f"output {name} is never written")
+
+
+def evaluate(
+    plan: Plan, feeds: Mapping[str, np.ndarray], symbols: Mapping[str, int]
+) -> dict[str, np.ndarray]:
+    """The outputs by name, kernel by kernel: each kernel sees only its inputs (Korch's execution states)."""
+    memory: dict[Node, np.ndarray] = {}
+    for kernel in plan.kernels():
+        _evaluate_kernel(kernel, memory, feeds, symbols)
+    return {name: memory[node] for name, node in plan.graph.outputs}
+
+
+def _evaluate_kernel(
+    kernel: Kernel,
+    memory: dict[Node, np.ndarray],
+    feeds: Mapping[str, np.ndarray],
+    symbols: Mapping[str, int],
+) -> None:
+    values: dict[Node, np.ndarray] = {n: memory[n] for n in kernel.inputs if n in memory}
+    for node in _needed(kernel.nodes, values):
+        if node.name == "input":
+            values[node] = feeds[node.attr("name")]
+        else:
+            attrs = {k: bind(v, symbols) for k, v in node.attrs}
+            arrays = (values[i] for i in node.inputs)
+            values[node] = np.asarray(node.primitive.reference(*arrays, **attrs))
+    for node in kernel.outputs:
+        memory[node] = values[node]
+
+
+def _needed(nodes: Iterable[Node], known: Mapping[Node, np.ndarray]) -> list[Node]:
+    """What must be computed for `nodes` when `known` is given, producers first."""
+    order: list[Node] = []
+    seen: set[Node] = set(known)
+    for root in nodes:
+        stack = [(root, False)]
+        while stack:
+            node, done = stack.pop()
+            if done:
+                order.append(node)
+            elif node not in seen:
+                seen.add(node)
+                stack.append((node, True))
+                stack.extend((i, False) for i in node.inputs)
+    return order
+
+
+def show(plan: Plan) -> str:
+    """The plan as text: a line per kernel, a blank line between steps."""
+    numbers = {n: k for k, n in enumerate(toposort(n for _, n in plan.graph.outputs))}
+    lines: list[str] = []
+    for k, step in enumerate(plan.steps):
+        lines.append(f"step {k}")
+        for kernel in step.kernels:
+            names = " ".join(n.name for n in kernel.nodes)
+            reads = ", ".join(f"%{numbers[n]}: {n.type}" for n in kernel.inputs)
+            writes = ", ".join(f"%{numbers[n]}: {n.type}" for n in kernel.outputs)
+            lines.append(f"  {kernel.anchor.value}: {writes} = [{names}]({reads})")
+    return "\n".join(lines)

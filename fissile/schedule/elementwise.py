@@ -1,0 +1,116 @@
+"""Elementwise kernels and pieces of a concat: one loop nest over the output, adjacent axes fused where reads allow it."""
+
+from __future__ import annotations
+
+from fissile.ir import loop as L
+from fissile.ir.dim import DimLike, equal, max_, min_, product
+from fissile.ir.graph import Node
+from fissile.ir.primitive import unflatten
+from fissile.orchestrate.follow import Index
+from fissile.orchestrate.plan import Anchor, Kernel
+from fissile.schedule.kernel import TASK_ELEMENTS, Builder, Lowered, grid
+
+Stores = list[tuple[Node, L.Expr, L.Expr]]  # (tensor, address, value)
+
+
+def lower_elementwise(kernel: Kernel) -> Lowered:
+    """The loop program of an ELEMENTWISE or PIECE kernel."""
+    shape = _domain(kernel)
+    axes = [a for a, d in enumerate(shape) if equal(d, 1) is not True]
+    groups = _fused(kernel, shape, axes)
+    build = Builder(kernel)
+    extents = [product(shape[a] for a in group) for group in groups]
+    rows, columns = product(extents[:-1]), (extents[-1] if extents else 1)
+    row, column = build.space.loop("row", rows), build.space.loop("column", columns)
+    variables = [*unflatten(row, tuple(extents[:-1]), build.space.extent), column]
+    at = _index(build, shape, groups, variables)
+    return _nest(build, _stores(build, at), rows, columns, row, column)
+
+
+def _domain(kernel: Kernel) -> tuple[DimLike, ...]:
+    if kernel.anchor is Anchor.PIECE:
+        return kernel.nodes[0].inputs[kernel.piece].shape
+    return kernel.outputs[-1].shape
+
+
+def _index(
+    build: Builder, shape: tuple[DimLike, ...], groups: list[list[int]], variables: list[L.Expr]
+) -> Index:
+    """The index of the output element when each group of axes runs under one variable."""
+    index: dict[int, L.Expr] = {}
+    for group, variable in zip(groups, variables):
+        parts = unflatten(variable, tuple(shape[a] for a in group), build.space.extent)
+        index.update(zip(group, parts))
+    return tuple(build.space.canonical(index.get(a, L.const(0))) for a in range(len(shape)))
+
+
+def _stores(build: Builder, at: Index) -> Stores:
+    kernel = build.kernel
+    if kernel.anchor is Anchor.PIECE:
+        return [_piece(build, kernel.nodes[0], kernel.piece, at)]
+    members: dict[Node, L.Expr] = {}
+    for node in kernel.nodes:
+        members[node] = build.pull(node, at, members)
+    return [(node, build.address(node, at), members[node]) for node in kernel.outputs]
+
+
+def _piece(build: Builder, node: Node, piece: int, at: Index) -> tuple[Node, L.Expr, L.Expr]:
+    axis = node.attr("axis")
+    start: DimLike = 0
+    for source in node.inputs[:piece]:
+        start = start + source.shape[axis]
+    moved = (*at[:axis], L.plus(at[axis], build.space.extent(start)), *at[axis + 1 :])
+    return node, build.address(node, moved), build.pull(node.inputs[piece], at)
+
+
+def _fused(kernel: Kernel, shape: tuple[DimLike, ...], axes: list[int]) -> list[list[int]]:
+    """Axes in groups that run as one loop: as few groups as bring no division into any index."""
+    if not axes:
+        return [[]]
+    whole = [axes]
+    if _divisions(kernel, shape, whole) == 0:
+        return whole
+    apart = [[a] for a in axes]
+    allowed = _divisions(kernel, shape, apart)
+    groups = apart
+    for k in range(len(axes) - 1, 0, -1):
+        trial = [*groups[: k - 1], groups[k - 1] + groups[k], *groups[k + 1 :]]
+        if _divisions(kernel, shape, trial) <= allowed:
+            groups = trial
+    return groups
+
+
+def _divisions(kernel: Kernel, shape: tuple[DimLike, ...], groups: list[list[int]]) -> int:
+    build = Builder(kernel)
+    variables: list[L.Expr] = [
+        build.space.loop(f"g{k}", product(shape[a] for a in group))
+        for k, group in enumerate(groups)
+    ]
+    stores = _stores(build, _index(build, shape, groups, variables))
+    seen: set[L.Expr] = set()
+    for _, address, value in stores:
+        seen.update(L.walk(address))
+        seen.update(L.walk(value))
+    return sum(isinstance(e, L.Op) and e.op in ("floordiv", "mod") for e in seen)
+
+
+def _nest(
+    build: Builder, stores: Stores, rows: DimLike, columns: DimLike, row: L.Var, column: L.Var
+) -> Lowered:
+    """for task: for row: for column (vectorized): store"""
+    per_column = min_(columns, TASK_ELEMENTS) if isinstance(columns, int) else TASK_ELEMENTS
+    per_row = max_(1, TASK_ELEMENTS // max_(1, columns))
+    tasks, task, part = grid(rows, per_row, columns, max_(1, per_column), build.space)
+    i, j = L.var("i"), L.var("j")
+    here = {row: L.plus(part["first_row"], i), column: L.plus(part["first_column"], j)}
+    body = L.block(
+        *(
+            L.Store(build.tensor(node), (L.substitute(address, here),), L.substitute(value, here))
+            for node, address, value in stores
+        )
+    )
+    inner = L.For(j, part["columns"], body, L.Kind.VECTORIZED)
+    nest = L.For(
+        task, build.space.extent(tasks), L.For(i, part["rows"], inner), L.Kind.PARALLEL
+    )
+    return build.lowered(nest, tasks)

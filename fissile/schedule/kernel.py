@@ -1,0 +1,173 @@
+"""What every lowering shares: the parameters of a kernel, its reads and writes, and what comes out.
+
+In: a kernel of the plan. Out: a `Lowered`: a loop function whose parameters are buffers and extents, and what each
+launch passes for them. Extents are parameters, so that kernels of equal structure are one function whatever their
+sizes (DESIGN 3.5); small numbers stay literal, since unrolling and cheap division want them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fissile.ir import loop as L
+from fissile.ir.affine import Space
+from fissile.ir.dim import DimLike
+from fissile.ir.graph import Node
+from fissile.ir.primitive import flatten
+from fissile.orchestrate.follow import Index, pull
+from fissile.orchestrate.plan import Kernel
+
+UNBOUNDED = 1 << 62  # extent of a parameter buffer: its size is the caller's business
+LITERAL = 8  # extents up to this stay numbers in the code
+TASK_ELEMENTS = 8192  # elements one task of a memory-bound kernel touches: its dispatch is then below 5 %
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A loop function, what a launch passes for each parameter (a tensor or an extent), and how many tasks there are."""
+
+    function: L.Function
+    arguments: tuple[Node | DimLike, ...]
+    tasks: DimLike
+
+
+@dataclass
+class Builder:
+    """Collects the parameters of one function while its body is built."""
+
+    kernel: Kernel
+    space: Space = field(default_factory=Space)
+    _buffers: dict[Node, L.Buffer] = field(default_factory=dict)
+    _extents: dict[DimLike, L.Var] = field(default_factory=dict)
+
+    def tensor(self, node: Node) -> L.Buffer:
+        """The parameter that holds a stored tensor: flat memory."""
+        if node not in self._buffers:
+            name = f"p{len(self._buffers)}"
+            self._buffers[node] = L.buffer(name, node.dtype, (UNBOUNDED,), strides=(1,))
+        return self._buffers[node]
+
+    def extent(self, dim: DimLike) -> L.Expr:
+        """An extent as a literal or a parameter."""
+        if isinstance(dim, int) and abs(dim) <= LITERAL:
+            return L.const(dim)
+        if dim not in self._extents:
+            self._extents[dim] = L.var(f"n{len(self._extents)}")
+        return self._extents[dim]
+
+    def load(self, node: Node, at: Index) -> L.Expr:
+        """The element of a stored tensor at `at`."""
+        return L.Load(self.tensor(node), (self.address(node, at),))
+
+    def address(self, node: Node, at: Index) -> L.Expr:
+        """Offset in elements of `at` in a plain tensor."""
+        return self.space.canonical(flatten(at, node.shape, self.space.extent))
+
+    def pull(self, node: Node, at: Index, members: dict[Node, L.Expr] | None = None) -> L.Expr:
+        """The value of `node` at `at`, from memory, from `members` already computed, or inlined."""
+        known = members or {}
+
+        def leaf(n: Node, where: Index) -> L.Expr | None:
+            if n in known:
+                return known[n]
+            return self.load(n, where) if n in self.reads and self.reads[n] else None
+
+        return pull(self.space, node, at, leaf)
+
+    @property
+    def reads(self) -> dict[Node, bool]:
+        """The tensors this kernel reads from memory; one-element constants are literals instead."""
+        return {n: not _is_single(n) for n in self.kernel.inputs}
+
+    def finish(self, s: L.Stmt) -> L.Stmt:
+        """The statement with symbolic extents as parameters."""
+        return L.map_stmt(s, lambda e: self.space.finish(e, self.extent))
+
+    def lowered(self, body: L.Stmt, tasks: DimLike) -> Lowered:
+        """The function of `body` (extents may still be symbolic) with its arguments."""
+        finished = hoist_divisions(self.finish(body))
+        params = (*self._buffers.values(), *self._extents.values())
+        arguments = (*self._buffers, *self._extents)
+        return Lowered(L.Function("kernel", params, finished), arguments, tasks)
+
+
+def _is_single(node: Node) -> bool:
+    return node.name == "constant" and node.attr("value").array.size == 1
+
+
+# ---------------------------------------------------------------- hoisting
+
+
+def hoist_divisions(s: L.Stmt) -> L.Stmt:
+    """Integer divisions that do not change in a loop, computed before it: LLVM may not move what could divide by zero."""
+    counter = [0]
+
+    def change(inner: L.Stmt) -> L.Stmt | None:
+        if not isinstance(inner, L.For):
+            return None
+        moving = bound_variables(inner)
+        found: dict[L.Expr, L.Var] = {}
+
+        def replace(e: L.Expr) -> L.Expr:
+            return L.map_expr(e, lambda x: _invariant(x, moving, found, counter))
+
+        body = L.map_stmt(inner.body, replace)
+        result: L.Stmt = L.For(inner.var, inner.extent, body, inner.kind)
+        for value, name in reversed(found.items()):
+            result = L.Let(name, value, result)
+        return result if found else None
+
+    return L.map_stmt(s, lambda e: e, change)
+
+
+def _invariant(
+    x: L.Expr, moving: set[L.Var], found: dict[L.Expr, L.Var], counter: list[int]
+) -> L.Expr | None:
+    if not (isinstance(x, L.Op) and x.op in ("floordiv", "mod")):
+        return None
+    if x in found:
+        return found[x]
+    parts = list(L.walk(x))
+    if any(isinstance(p, L.Load) or (isinstance(p, L.Var) and p in moving) for p in parts):
+        return None
+    found[x] = L.var(f"q{counter[0]}")
+    counter[0] += 1
+    return found[x]
+
+
+def bound_variables(loop: L.For) -> set[L.Var]:
+    """The loop's variable and all that its body binds."""
+    inside = {s.var for s in L.statements(loop.body) if isinstance(s, (L.For, L.Let))}
+    return inside | {loop.var}
+
+
+# ---------------------------------------------------------------- grids
+
+
+def grid(
+    rows: DimLike, per_row: DimLike, columns: DimLike, per_column: DimLike, space: Space
+) -> tuple[DimLike, L.Var, dict[str, L.Expr]]:
+    """A grid of tasks over rows x columns, `per_row` and `per_column` of them in a task.
+
+    Answers the number of tasks, the task variable, and the expressions first_row, rows, first_column, columns of a task.
+    """
+    from_extent = space.extent
+    down, across = _ceildiv(rows, per_row), _ceildiv(columns, per_column)
+    task = L.var("task")
+    i = L.quotient(task, from_extent(across))
+    j = L.remainder(task, from_extent(across))
+    first_row = L.times(i, from_extent(per_row))
+    first_column = L.times(j, from_extent(per_column))
+    parts = {
+        "first_row": first_row,
+        "rows": L.minimum(from_extent(per_row), L.minus(from_extent(rows), first_row)),
+        "first_column": first_column,
+        "columns": L.minimum(
+            from_extent(per_column), L.minus(from_extent(columns), first_column)
+        ),
+    }
+    return down * across, task, parts
+
+
+def _ceildiv(a: DimLike, b: DimLike) -> DimLike:
+    return (a + b - 1) // b

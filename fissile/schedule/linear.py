@@ -1,0 +1,425 @@
+"""Linear kernels: matrix products and convolutions on register tiles, with the epilogue on the tile.
+
+for task (matrix, block of rows, block of columns): for block of k: copy the block's rows of the left operand into
+private memory (a convolution's windows are gathered there, padding read as zero); for panel, for tile of rows:
+accumulate; keep partial sums between blocks of k; after the last one run the epilogue and store (DESIGN 3.5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fissile.ir import loop as L
+from fissile.ir.dim import DimLike, equal, min_, product
+from fissile.ir.graph import Node
+from fissile.ir.primitive import PANEL, packed_extents, unflatten
+from fissile.microkernel.generate import (
+    ROW_PITCH_GAP,
+    TileShape,
+    accumulate,
+    drain,
+    fill,
+    pack_panels,
+    tile_shape,
+)
+from fissile.orchestrate.follow import Index, definition, pull, push
+from fissile.orchestrate.plan import Kernel
+from fissile.schedule.kernel import Builder, Lowered
+from fissile.target import Target
+
+DEPTH = 512  # most of k in a block: a panel of it is 32 KiB of float32
+BLOCK_ROWS = 96  # rows of a block: with DEPTH it is 192 KiB of float32, which a private cache holds
+BLOCK_COLUMNS = 256  # columns of a block: copying its rows then costs a few percent of the products
+
+
+@dataclass(frozen=True)
+class Extents:
+    """The matrix view of a linear primitive: matrices, rows, columns and depth of the product."""
+
+    matrices: DimLike
+    rows: DimLike
+    columns: DimLike
+    depth: DimLike
+
+
+def view(root: Node) -> Extents:
+    """The matrix product behind a matmul or convolution."""
+    matrices, _, depth, _ = packed_extents(root.inputs[1])
+    shape = root.shape
+    if root.name == "matmul":
+        return Extents(matrices, shape[-2], shape[-1], depth)
+    groups = root.attr("groups")
+    columns = shape[-1] if groups == 1 else shape[-1] // groups
+    return Extents(groups, product(shape[:-1]), columns, depth)
+
+
+def lower_linear(kernel: Kernel, target: Target) -> Lowered:
+    """The loop program of a LINEAR kernel."""
+    return _Linear(kernel, target).lower()
+
+
+def lower_pack(kernel: Kernel) -> Lowered:
+    """The loop program of a PACK kernel: one task per panel."""
+    build, node = Builder(kernel), kernel.nodes[0]
+    source, batch, groups = node.inputs[0], node.attr("batch"), node.attr("groups")
+    matrices, panels, depth, _ = packed_extents(node)
+    space = build.space
+    task = space.loop("task", matrices * panels)
+    matrix, panel = space.loop("matrix", matrices), space.loop("panel", panels)
+    k, lane = space.loop("k", depth), space.loop("lane", PANEL)
+    columns = node.shape[-1] if groups == 1 else node.shape[-1] // groups
+    column = L.plus(L.times(panel, PANEL), lane)
+    outer = unflatten(matrix, (*node.shape[:batch], groups), space.extent)
+    inner = unflatten(k, node.shape[batch:-1], space.extent)
+    last = L.plus(L.times(outer[-1], space.extent(columns)), column)
+    at = tuple(space.canonical(e) for e in (*outer[:-1], *inner, last))
+    value = build.pull(source, at)
+    start = L.times(L.plus(L.times(matrix, space.extent(panels)), panel), space.extent(depth * PANEL))
+    left = L.minus(space.extent(columns), L.times(panel, PANEL))
+    body = pack_panels(
+        build.tensor(node),
+        start,
+        space.extent(depth),
+        left,
+        lambda row, c: L.substitute(value, {k: row, lane: c}),
+    )
+    place = {
+        matrix: L.quotient(task, space.extent(panels)),
+        panel: L.remainder(task, space.extent(panels)),
+    }
+    body = L.map_stmt(body, lambda e: L.substitute(e, place))
+    nest = L.For(task, space.extent(matrices * panels), body, L.Kind.PARALLEL)
+    return build.lowered(nest, matrices * panels)
+
+
+class _Linear:
+    """One linear kernel while it is lowered."""
+
+    def __init__(self, kernel: Kernel, target: Target) -> None:
+        self.kernel, self.root = kernel, kernel.nodes[0]
+        self.build = Builder(kernel)
+        self.size = view(self.root)
+        self.dtype = self.root.dtype.compute
+        rows = self.size.rows if isinstance(self.size.rows, int) else None
+        self.shape: TileShape = tile_shape(target, self.dtype.bytes, rows)
+        self.block = self._blocks()
+        space = self.build.space
+        self.matrix = space.loop("matrix", self.size.matrices)
+        self.m = space.loop("m", self.size.rows)
+        self.n = space.loop("n", self.size.columns)
+        self.pitch = DEPTH + ROW_PITCH_GAP
+
+    def _blocks(self) -> Extents:
+        """Rows, columns and depth of a block: equal shares, whole tiles, enough blocks for the threads to share."""
+        size, tile = self.size, self.shape
+        wide = tile.panels * PANEL
+        columns = _share(size.columns, BLOCK_COLUMNS, wide)
+        rows = _share(size.rows, BLOCK_ROWS, tile.rows)
+        if isinstance(size.rows, int) and size.rows <= BLOCK_ROWS:
+            columns = _share(size.columns, 4 * PANEL, wide)
+        return Extents(1, rows, columns, _share(size.depth, DEPTH, 8))
+
+    # -------------------------------------------------------- indices
+
+    def output_at(self) -> Index:
+        """The output index of element (m, n) of the matrix."""
+        space, root = self.build.space, self.root
+        if root.name == "matmul":
+            outer = unflatten(self.matrix, root.shape[:-2], space.extent)
+            at = (*outer, self.m, self.n)
+        else:
+            outer = unflatten(self.m, root.shape[:-1], space.extent)
+            column = L.plus(L.times(self.matrix, space.extent(self.size.columns)), self.n)
+            at = (*outer, column)
+        return tuple(space.canonical(e) for e in at)
+
+    def left_value(self, taps: Index) -> L.Expr:
+        """The left operand's element for row m of this matrix at the reduction indices `taps`."""
+        build, root = self.build, self.root
+        found: list[L.Expr] = []
+
+        def value(node: Node, where: Index) -> L.Expr:
+            if node is root.inputs[1]:
+                return L.const(1, self.dtype)
+            found.append(build.pull(node, where))
+            return found[-1]
+
+        definition(build.space, root, self.output_at(), taps, value)
+        return found[0]
+
+    def epilogue(self, value: L.Expr) -> tuple[Node, L.Expr, L.Expr]:
+        """(output, address, value) of an element whose product is `value`."""
+        space, build = self.build.space, self.build
+        members: dict[Node, tuple[L.Expr, Index]] = {self.root: (value, self.output_at())}
+        for node in self.kernel.nodes[1:]:
+            if node.name in ("reshape", "transpose"):
+                given, at = members[node.inputs[0]]
+                moved = push(space, node, at)
+                if moved is None:
+                    raise ValueError(f"{node} cannot end on a tile")
+                members[node] = given, moved
+            else:
+                at = next(members[i][1] for i in node.inputs if i in members)
+                known = {n: v for n, (v, _) in members.items()}
+                members[node] = build.pull(node, at, known), at
+        output = self.kernel.outputs[-1]
+        final, at = members[output]
+        return output, build.address(output, at), final
+
+    # -------------------------------------------------------- the nest
+
+    def lower(self) -> Lowered:
+        """The whole function."""
+        space, size, block = self.build.space, self.size, self.block
+        down, across = -(-size.rows // block.rows), -(-size.columns // block.columns)
+        tasks = size.matrices * down * across
+        task, part = L.var("task"), L.var("depth_block")
+        rest = L.remainder(task, space.extent(down * across))
+        first_row = L.times(L.quotient(rest, space.extent(across)), space.extent(block.rows))
+        first_column = L.times(L.remainder(rest, space.extent(across)), space.extent(block.columns))
+        names = [L.var(n) for n in ("at_matrix", "first_row", "first_column", "start", "deep")]
+        at_matrix, row0, column0, start, deep = names
+        self.part, self.names = part, dict(zip(("matrix", "row", "column", "start", "deep"), names))
+        body: L.Stmt = L.block(self._pack_left(), self._panels())
+        depth = space.extent(block.depth)
+        body = L.Let(deep, L.minimum(depth, L.minus(space.extent(size.depth), start)), body)
+        body = L.Let(start, L.times(part, depth), body)
+        blocks = -(-size.depth // block.depth)
+        body = L.For(part, space.extent(blocks), body)
+        for name, value in (
+            (column0, first_column),
+            (row0, first_row),
+            (at_matrix, L.quotient(task, space.extent(down * across))),
+        ):
+            body = L.Let(name, value, body)
+        for buffer in (self.partial, self.packed):
+            body = L.Alloc(buffer, body)
+        nest = L.For(task, space.extent(tasks), body, L.Kind.PARALLEL)
+        return self.build.lowered(nest, tasks)
+
+    @property
+    def packed(self) -> L.Buffer:
+        """The block's rows of the left operand: row after row, `pitch` apart."""
+        rows = BLOCK_ROWS + self.shape.rows
+        return L.buffer("rows", self.dtype, (rows * self.pitch,), L.Space.SCRATCH)
+
+    @property
+    def partial(self) -> L.Buffer:
+        """Sums of the block between blocks of k (unused when k is one block)."""
+        rows, columns = BLOCK_ROWS + self.shape.rows, self._most_columns()
+        size = rows * columns if equal(self.size.depth, self.block.depth) is not True else 1
+        return L.buffer("partial", self.dtype, (size,), L.Space.SCRATCH)
+
+    def _most_columns(self) -> int:
+        return BLOCK_COLUMNS + self.shape.panels * PANEL
+
+    # -------------------------------------------------------- the left operand
+
+    def _pack_left(self) -> L.Stmt:
+        """rows[i, k] = left(first_row + i, start + k) for the rows of the block."""
+        space = self.build.space
+        i, shape = L.var("i"), self.shape
+        all_rows = space.extent(self.size.rows)
+        count = L.minimum(space.extent(self.block.rows), L.minus(all_rows, self.names["row"]))
+        whole = L.times(L.quotient(count, shape.rows), shape.rows)
+        rest = L.times(L.ceildiv(L.minus(count, whole), shape.tail_rows), shape.tail_rows)
+        row = L.minimum(L.plus(self.names["row"], i), L.minus(all_rows, 1))  # idle rows repeat the last
+        here = {self.m: row, self.matrix: self.names["matrix"]}
+        copy = L.map_stmt(self._copy_row(L.times(i, self.pitch)), lambda e: L.substitute(e, here))
+        return L.For(i, L.plus(whole, rest), copy)
+
+    def _copy_row(self, offset: L.Expr) -> L.Stmt:
+        """One row: run by run over the taps of a convolution, or in one run for a product."""
+        space, root = self.build.space, self.root
+        start, deep = self.names["start"], self.names["deep"]
+        lane = L.var("c")
+        if root.name == "matmul":
+            k = space.loop("k", self.size.depth)
+            value = self.left_value((k,))
+            value = L.substitute(value, {k: L.plus(start, lane)})
+            store = L.Store(self.packed, (L.plus(offset, lane),), value)
+            return L.For(lane, deep, store, L.Kind.VECTORIZED)
+        *sizes, channels = root.primitive.reduced(root) if root.primitive.reduced else (1, 1)
+        taps = [space.loop(f"tap{a}", d) for a, d in enumerate(sizes)]
+        channel = space.loop("channel", channels)
+        value = self.left_value((*taps, channel))
+        tap, low, high = L.var("tap"), L.var("low"), L.var("high")
+        width = space.extent(channels)
+        begin = L.times(tap, width)
+        where = dict(zip(taps, unflatten(tap, tuple(sizes), space.extent)))
+        value = L.substitute(value, {**where, channel: L.plus(low, lane)})
+        at = L.plus(offset, L.plus(L.minus(L.plus(begin, low), start), lane))
+        run: L.Stmt = _branched(value, lambda v: L.Store(self.packed, (at,), v), lane, L.minus(high, low))
+        run = L.Let(high, L.minimum(width, L.minus(L.plus(start, deep), begin)), run)
+        run = L.Let(low, L.op("max", L.const(0), L.minus(start, begin)), run)
+        first = L.quotient(start, width)
+        last = L.ceildiv(L.plus(start, deep), width)
+        shifted = L.var("t")
+        run = L.Let(tap, L.plus(first, shifted), run)
+        return L.For(shifted, L.minus(last, first), run)
+
+    # -------------------------------------------------------- panels and tiles
+
+    def _panels(self) -> L.Stmt:
+        """for panels of the block: for tiles of rows: one tile"""
+        space, shape = self.build.space, self.shape
+        wide = shape.panels * PANEL
+        j = L.var("j")
+        columns = L.minimum(
+            space.extent(self.block.columns),
+            L.minus(space.extent(self.size.columns), self.names["column"]),
+        )
+        body = self._rows(L.times(j, wide), columns)
+        return L.For(j, L.ceildiv(columns, wide), body)
+
+    def _rows(self, column: L.Expr, columns: L.Expr) -> L.Stmt:
+        """Full tiles down the block, then tiles of `tail_rows` over what is left."""
+        space, shape = self.build.space, self.shape
+        left = L.minus(space.extent(self.size.rows), self.names["row"])
+        count = L.minimum(space.extent(self.block.rows), left)
+        i, tail = L.var("i"), L.var("tail")
+        whole = L.quotient(count, shape.rows)
+        narrow = self.shape.panels > 1
+
+        def tiles(rows: int, first: L.Expr, limit: L.Expr | None) -> L.Stmt:
+            full = _Tile(self, rows, shape.panels, first, column, columns, limit).body()
+            if not narrow:
+                return full
+            one = _Tile(self, rows, 1, first, column, columns, limit)
+            single = L.op("le", L.minus(columns, column), L.const(PANEL))
+            return L.If(single, one.body(), full)
+
+        main = L.For(i, whole, tiles(shape.rows, L.times(i, shape.rows), None))
+        if isinstance(self.size.rows, int) and isinstance(self.block.rows, int):
+            if self.size.rows % shape.rows == 0:
+                return main
+        done = L.times(whole, shape.rows)
+        first = L.plus(done, L.times(tail, shape.tail_rows))
+        rest = L.ceildiv(L.minus(count, done), shape.tail_rows)
+        return L.block(main, L.For(tail, rest, tiles(shape.tail_rows, first, count)))
+
+
+def _share(extent: DimLike, most: int, unit: int) -> DimLike:
+    """The extent cut into equal shares of at most about `most`, rounded up to whole units."""
+    parts = -(-extent // most)
+    if isinstance(extent, int):
+        share = -(-extent // max(1, parts if isinstance(parts, int) else 1))
+        return max(unit, -(-share // unit) * unit)
+    return min_(most, -(-extent // unit) * unit)
+
+
+def _branched(
+    value: L.Expr, make: Callable[[L.Expr], L.Stmt], lane: L.Var, count: L.Expr
+) -> L.Stmt:
+    """A run of stores; a selection that does not depend on the lane becomes a branch around the run."""
+    if isinstance(value, L.Op) and value.op == "select" and lane not in L.walk(value.args[0]):
+        condition, inside, outside = value.args
+        return L.If(
+            condition,
+            _branched(inside, make, lane, count),
+            _branched(outside, make, lane, count),
+        )
+    return L.For(lane, count, make(value), L.Kind.VECTORIZED)
+
+
+class _Tile:
+    """One register tile of a linear kernel at (first row, column) of its block."""
+
+    def __init__(
+        self, linear: _Linear, rows: int, panels: int, first: L.Expr, column: L.Expr,
+        columns: L.Expr, limit: L.Expr | None,
+    ) -> None:  # fmt: skip
+        self.linear, self.rows, self.panels = linear, rows, panels
+        self.first, self.column, self.columns, self.limit = first, column, columns, limit
+        self.width = panels * PANEL
+        self.sums = L.buffer("sums", linear.dtype, (rows, self.width), L.Space.REGISTER)
+        self.row0, self.column0 = L.var("tile_row"), L.var("tile_column")
+
+    def body(self) -> L.Stmt:
+        """Start from zero or from what is kept, accumulate, then keep or finish."""
+        linear = self.linear
+        space, size = linear.build.space, linear.size
+        one_block = equal(size.depth, linear.block.depth) is True
+        zero = fill(self.sums, self.rows, self.width, lambda i, c: L.const(0, linear.dtype))
+        steps: list[L.Stmt] = [zero, self._accumulate(), self._finish()]
+        if not one_block:
+            first = L.op("eq", linear.part, L.const(0))
+            last = L.op(
+                "ge", L.plus(linear.names["start"], linear.names["deep"]), space.extent(size.depth)
+            )
+            resume = fill(
+                self.sums, self.rows, self.width, lambda i, c: L.Load(linear.partial, self._kept(i, c))
+            )
+            keep = drain(
+                self.rows,
+                self.width,
+                lambda i, c: L.Store(linear.partial, self._kept(i, c), self._sum(i, c)),
+            )
+            steps = [L.If(first, zero, resume), steps[1], L.If(last, steps[2], keep)]
+        body: L.Stmt = L.Alloc(self.sums, L.block(*steps))
+        return L.Let(self.row0, self.first, L.Let(self.column0, self.column, body))
+
+    def _sum(self, i: int, c: L.Expr) -> L.Expr:
+        return L.Load(self.sums, (L.const(i), c))
+
+    def _kept(self, i: int, c: L.Expr) -> Index:
+        pitch = self.linear._most_columns()
+        row = L.times(L.plus(self.row0, i), pitch)
+        return (L.plus(row, L.plus(self.column0, c)),)
+
+    def _accumulate(self) -> L.Stmt:
+        linear = self.linear
+        space = linear.build.space
+        right = linear.build.tensor(linear.root.inputs[1])
+        _, panels, depth, _ = packed_extents(linear.root.inputs[1])
+        stride = space.extent(depth * PANEL)
+        panel = L.quotient(L.plus(linear.names["column"], self.column0), PANEL)
+        panel = L.plus(L.times(linear.names["matrix"], space.extent(panels)), panel)
+        base, k0, lane = L.var("panel_start"), L.var("packed_row"), L.var("lane")
+        start = L.plus(L.times(panel, stride), L.times(linear.names["start"], PANEL))
+
+        def left(i: int, k: L.Expr) -> L.Expr:
+            return L.Load(linear.packed, (L.plus(L.plus(k0, i * linear.pitch), k),))
+
+        def read(p: int, k: L.Expr) -> L.Expr:
+            offset = L.plus(base, L.times(stride, p))
+            return L.Load(right, (L.plus(L.plus(offset, L.times(k, PANEL)), lane),))
+
+        loop = accumulate(self.rows, self.panels, left, read, self.sums, linear.names["deep"])
+        loop = L.Let(k0, L.times(self.row0, linear.pitch), loop)
+        return L.Let(base, start, loop)
+
+    def _finish(self) -> L.Stmt:
+        """The epilogue and the stores, masked at the last columns only when the tile reaches over them."""
+        linear = self.linear
+        size = linear.size
+        columns = size.columns
+        if isinstance(columns, int) and columns % self.width == 0:
+            return self._store_rows(None)
+        enough = L.op("le", L.plus(self.column0, self.width), self.columns)
+        return L.If(enough, self._store_rows(None), self._store_rows(self.columns))
+
+    def _store_rows(self, columns: L.Expr | None) -> L.Stmt:
+        linear, lane = self.linear, L.var("lane")
+        build = linear.build
+        marker = L.var("product", linear.dtype)
+        output, address, value = linear.epilogue(marker)
+        rows: list[L.Stmt] = []
+        for i in range(self.rows):
+            here = {
+                marker: self._sum(i, lane),
+                linear.m: L.plus(linear.names["row"], L.plus(self.row0, i)),
+                linear.n: L.plus(linear.names["column"], L.plus(self.column0, lane)),
+                linear.matrix: linear.names["matrix"],
+            }
+            store: L.Stmt = L.Store(
+                build.tensor(output), (L.substitute(address, here),), L.substitute(value, here)
+            )
+            if columns is not None:
+                store = L.If(L.op("lt", L.plus(self.column0, lane), columns), store)
+            row: L.Stmt = L.For(lane, L.const(self.width), store, L.Kind.VECTORIZED)
+            if self.limit is not None:
+                row = L.If(L.op("lt", L.plus(self.row0, i), self.limit), row)
+            rows.append(row)
+        return L.block(*rows)
