@@ -1,0 +1,19 @@
+"""Operator graphs in, primitive graphs out: one function per ONNX operator (DESIGN 3.2)."""
+
+from fissile.fission import (
+    elementwise,
+    indexing,
+    layout,
+    linear,
+    normalization,
+    pooling,
+    reduction,
+    resize,
+    shape,
+)
+from fissile.fission.driver import fission, unsupported
+from fissile.fission.table import TABLE
+
+FAMILIES = (elementwise, reduction, normalization, layout, linear, pooling, indexing, resize, shape)
+
+__all__ = ["FAMILIES", "TABLE", "fission", "unsupported"]

@@ -1,0 +1,289 @@
+"""Fission: operator graph in, primitive graph out (DESIGN 3.2, Korch section 3).
+
+Walks the live operators in order, splits each by its `@fission` function and remembers which
+operator every primitive serves. Invariant: a Graph comes out whole or not at all; every operator
+that cannot be split is named in one UnsupportedError, and what no proof settles becomes a guard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fissile.errors import ModelError, Place, UnsupportedError
+from fissile.fission.build import constant_of
+from fissile.fission.table import Call, Refusal, Result, Row, lookup
+from fissile.fission.values import symbolic
+from fissile.frontend.operator_graph import Operator, OperatorGraph, Value
+from fissile.ir.dim import Dim, DimLike, lower_bound, min_, parse, symbol
+from fissile.ir.dtype import BFLOAT16, FLOAT16, FLOAT32, DType, dtype
+from fissile.ir.graph import Graph, Guard, Node, constraints, make, toposort
+from fissile.ir.primitive import INPUT, cast, constant_value
+
+HALVES = (FLOAT16, BFLOAT16)
+
+
+@dataclass
+class _Walk:
+    """The state of one fission: values by name (None: an unsupported operator made it), and what was found."""
+
+    values: dict[str, Node | None]
+    problems: list[Place] = field(default_factory=list)
+    guards: list[Guard] = field(default_factory=list)
+    origins: dict[Node, tuple[str, ...]] = field(default_factory=dict)
+
+
+def fission(operators: OperatorGraph) -> Graph:
+    """The primitive graph of a model.
+
+    Extents of inputs: a number stays; equal texts are one symbol, at least 0; an expression such as
+    "4*h" is one; an unnamed extent k of input x is a symbol `x:k` of its own. UnsupportedError names
+    all operators without a native definition, ModelError the one whose types are impossible.
+    """
+    inputs = tuple(_input(value) for value in operators.inputs)
+    walk = _Walk({v.name: node for v, node in zip(operators.inputs, inputs, strict=True)})
+    _run(walk, operators, [o.name for o in operators.outputs])
+    if walk.problems:
+        raise _unsupported(walk.problems)
+    outputs = tuple((o.name, _output(walk, o.name)) for o in operators.outputs)
+    graph = Graph(inputs, outputs, walk.origins)
+    return Graph(inputs, outputs, walk.origins, tuple(_guards(graph, walk.guards)))
+
+
+def unsupported(operators: OperatorGraph) -> tuple[Place, ...]:
+    """The operators that have no native definition, each with its reason; empty when there is none."""
+    try:
+        fission(operators)
+    except UnsupportedError as error:
+        return error.where
+    return ()
+
+
+def _unsupported(problems: Iterable[Place]) -> UnsupportedError:
+    places = tuple(problems)
+    count = "1 operator has" if len(places) == 1 else f"{len(places)} operators have"
+    return UnsupportedError("F021", f"{count} no native definition", where=places)
+
+
+# ---- inputs --------------------------------------------------------------------------------------
+
+
+def _input(value: Value) -> Node:
+    try:
+        of = dtype(value.dtype)
+    except KeyError:
+        raise UnsupportedError(
+            "F022", f"input {value.name!r} is of type {value.dtype or 'unknown'}", where=value.name
+        ) from None
+    if value.shape is None:
+        raise UnsupportedError(
+            "F023",
+            f"the rank of input {value.name!r} is not declared",
+            where=value.name,
+            remedy="declare its shape; extents may be named or left open",
+        )
+    shape = tuple(_extent(value, k, d) for k, d in enumerate(value.shape))
+    return make(INPUT, name=value.name, dtype=of.name, shape=shape)
+
+
+def _extent(value: Value, axis: int, declared: int | str | None) -> DimLike:
+    if isinstance(declared, int):
+        return declared
+    text = (declared or f"{value.name}:{axis}").replace("`", "'")
+    if declared is not None and any(sign in text for sign in "+*/%()"):
+        try:
+            return parse(text)
+        except (ValueError, ZeroDivisionError):
+            return symbol(text)
+    return symbol(text)
+
+
+# ---- the walk ------------------------------------------------------------------------------------
+
+
+def _run(walk: _Walk, graph: OperatorGraph, outputs: Iterable[str]) -> None:
+    for name, array in graph.initializers.items():
+        walk.values[name] = _leaf(walk, name, array)
+    wanted = _live(graph, outputs)
+    for operator in graph.operators:
+        if any(name in wanted for name in operator.outputs):
+            _step(walk, operator)
+
+
+def _leaf(walk: _Walk, name: str, array: np.ndarray) -> Node | None:
+    try:
+        return constant_of(array)
+    except Refusal as refusal:
+        walk.problems.append(Place(name, "initializer", str(refusal)))
+        return None
+
+
+def _live(graph: OperatorGraph, outputs: Iterable[str]) -> set[str]:
+    """The names that the outputs need, those read inside subgraphs included."""
+    wanted = set(outputs)
+    for operator in reversed(graph.operators):
+        if wanted.intersection(operator.outputs):
+            wanted.update(_reads(operator))
+    return wanted
+
+
+def _reads(operator: Operator) -> set[str]:
+    names = {name for name in operator.inputs if name}
+    for value in operator.attributes.values():
+        bodies = value if isinstance(value, tuple) else (value,)
+        for body in bodies:
+            if isinstance(body, OperatorGraph):
+                names.update(*(_reads(inner) for inner in body.operators))
+                names.update(o.name for o in body.outputs)
+    return names
+
+
+def _step(walk: _Walk, operator: Operator) -> None:
+    missing = [n for n in operator.inputs if n and n not in walk.values]
+    if missing:
+        raise ModelError(
+            "F014", f"{missing[0]!r} has no value", where=Place(operator.where, operator.title)
+        )
+    inputs = tuple(walk.values[n] if n else None for n in operator.inputs)
+    poisoned = any(walk.values[n] is None for n in operator.inputs if n)
+    results: tuple[Node | None, ...] = ()
+    if not poisoned:
+        try:
+            results = _split(walk, operator, inputs)
+        except Refusal as refusal:
+            walk.problems.append(Place(operator.where, operator.title, str(refusal)))
+        except (ValueError, TypeError, IndexError, KeyError) as error:
+            raise _impossible(operator, inputs, error) from error
+    for k, name in enumerate(operator.outputs):
+        if name:
+            walk.values[name] = results[k] if k < len(results) else None
+    _remember(walk.origins, results, operator.where)
+
+
+def _impossible(
+    operator: Operator, inputs: tuple[Node | None, ...], error: Exception
+) -> ModelError:
+    types = ", ".join("nothing" if i is None else str(i.type) for i in inputs)
+    place = Place(operator.where, operator.title, f"of {types}")
+    return ModelError("F014", "an operator's inputs do not fit", where=place, reason=str(error))
+
+
+def _split(
+    walk: _Walk, operator: Operator, inputs: tuple[Node | None, ...]
+) -> tuple[Node | None, ...]:
+    if operator.type == "If" and not operator.domain:
+        return _branch(walk, operator, inputs[0])
+    call = Call(operator)
+    found = symbolic(call, inputs)
+    if found is not None:
+        return (found,)
+    row = lookup(operator)
+    if row is None:
+        raise Refusal("no native definition")
+    results = _called(row, call, inputs)
+    walk.guards.extend(call.guards)
+    absent = [n for n in operator.outputs[len(results) :] if n]
+    if absent:
+        raise Refusal(f"its output {absent[0]!r} has no native definition")
+    return results
+
+
+def _called(row: Row, call: Call, inputs: tuple[Node | None, ...]) -> tuple[Node | None, ...]:
+    """The function's results; half types go in as float32 and come out rounded once."""
+    half = next((i.dtype for i in inputs if i is not None and i.dtype in HALVES), None)
+    if row.raw or half is None:
+        return _tuple(row.function(call, *inputs))
+    wide = [cast(i, FLOAT32) if i is not None and i.dtype in HALVES else i for i in inputs]
+    results = _tuple(row.function(call, *wide))
+    return tuple(_narrow(node, half, k in row.wide) for k, node in enumerate(results))
+
+
+def _tuple(result: Result) -> tuple[Node | None, ...]:
+    return (result,) if isinstance(result, Node) else result
+
+
+def _narrow(node: Node | None, half: DType, is_wide: bool) -> Node | None:
+    return node if node is None or is_wide or node.dtype is not FLOAT32 else cast(node, half)
+
+
+def _branch(walk: _Walk, operator: Operator, condition: Node | None) -> tuple[Node | None, ...]:
+    """The outputs of the branch that a constant condition takes."""
+    value = None if condition is None else constant_value(condition)
+    if value is None:
+        raise Refusal("the condition of an If depends on the data")
+    body: OperatorGraph = operator.attr("then_branch" if value.any() else "else_branch")
+    inner = _Walk(dict(walk.values), walk.problems, walk.guards, walk.origins)
+    _run(inner, body, [o.name for o in body.outputs])
+    return tuple(inner.values[o.name] for o in body.outputs)
+
+
+def _remember(
+    origins: dict[Node, tuple[str, ...]], results: Iterable[Node | None], name: str
+) -> None:
+    """Note `name` at every node that is new below the results, and at the results themselves."""
+    stack = [node for node in results if node is not None]
+    tops = set(stack)
+    while stack:
+        node = stack.pop()
+        known = origins.get(node)
+        if known is None:
+            origins[node] = (name,)
+            stack.extend(node.inputs)
+        elif node in tops and name not in known and node.inputs:
+            origins[node] = (*known, name)
+
+
+def _output(walk: _Walk, name: str) -> Node:
+    node = walk.values.get(name)
+    if node is None:
+        raise ModelError("F014", f"the model's output {name!r} has no value", where=name)
+    return node
+
+
+# ---- guards --------------------------------------------------------------------------------------
+
+
+def _guards(graph: Graph, own: Iterable[Guard]) -> Iterable[Guard]:
+    """What a call must fulfil: the operators' demands, unproved equalities, extents that might be negative."""
+    found: dict[tuple[DimLike, DimLike], Guard] = {}
+    for guard in own:
+        found.setdefault((guard.left, guard.right), guard)
+    for node, left, right in constraints(graph):
+        message = _message(graph.origins, node, left, right)
+        found.setdefault((left, right), Guard(left, right, message))
+    for node in toposort(n for _, n in graph.outputs):
+        for extent in node.shape:
+            if isinstance(extent, Dim) and not _is_natural(extent):
+                where = _where(graph.origins, node)
+                text = f"{where}: an extent {extent} must not be negative"
+                negative = min_(extent, 0)
+                found.setdefault((negative, 0), Guard(negative, 0, text))
+    return found.values()
+
+
+def _is_natural(extent: Dim) -> bool:
+    low = lower_bound(extent)
+    return low is not None and low >= 0
+
+
+def _where(origins: Mapping[Node, tuple[str, ...]], node: Node) -> str:
+    names = origins.get(node, ())
+    return names[0] if names else node.name
+
+
+def _message(
+    origins: Mapping[Node, tuple[str, ...]], node: Node, left: DimLike, right: DimLike
+) -> str:
+    where = _where(origins, node)
+    if node.name == "broadcast":
+        return f"{where}: shape {_text(node.inputs[0].shape)} must broadcast to {_text(node.shape)}"
+    if node.name == "reshape":
+        source, target = _text(node.inputs[0].shape), _text(node.shape)
+        return f"{where}: shapes {source} and {target} must hold equally many elements"
+    return f"{where}: the extents {left} and {right} must be equal"
+
+
+def _text(shape: Iterable[DimLike]) -> str:
+    return f"[{', '.join(map(str, shape))}]"

@@ -1,0 +1,307 @@
+"""Layout operators: Reshape, Transpose, Slice, Split, Concat, Pad and the like.
+
+In: a tensor, and shapes or bounds as attributes or known values. Out: reshape, transpose, slice,
+concat, pad and gather primitives. Invariant: bounds are clamped as ONNX says before they are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fissile.fission.build import (
+    add,
+    apply,
+    concat,
+    const,
+    extent_scalar,
+    gather,
+    integers,
+    iota,
+    normal_axis,
+    number,
+    one,
+    pad,
+    reshape,
+    select,
+    slice_axis,
+    squeeze,
+    sub,
+    transpose,
+    unsqueeze,
+)
+from fissile.fission.table import Call, Refusal, fission
+from fissile.fission.values import known_ints, known_list
+from fissile.ir.dim import (
+    Dim,
+    DimLike,
+    ceildiv,
+    exact_div,
+    lower_bound,
+    max_,
+    min_,
+    product,
+    upper_bound,
+)
+from fissile.ir.dtype import INT64
+from fissile.ir.graph import Node
+from fissile.ir.primitive import constant_value, scalar
+
+
+@fission("Reshape", raw=True)
+def reshape_to(call: Call, x: Node, shape: Node) -> Node:
+    """The same elements in another shape; 0 copies an extent, -1 is what is left."""
+    target = known_list(shape, "the new shape")
+    if not call.attr("allowzero", 0):
+        target = [x.shape[k] if _is(d, 0) else d for k, d in enumerate(target)]
+    return reshape(x, _inferred(x, target))
+
+
+def _is(extent: DimLike, number: int) -> bool:
+    return not isinstance(extent, Dim) and extent == number
+
+
+def _inferred(x: Node, target: Sequence[DimLike]) -> tuple[DimLike, ...]:
+    """The target with its -1 replaced: common extents cancel first, since a product may be zero."""
+    if not any(_is(d, -1) for d in target):
+        return tuple(target)
+    have, others = list(x.shape), [d for d in target if not _is(d, -1)]
+    for extent in list(others):
+        if extent in have and isinstance(extent, Dim):
+            have.remove(extent)
+            others.remove(extent)
+    whole, rest = product(have), product(others)
+    quotient = exact_div(whole, rest) if not _is(rest, 0) else 0
+    left = whole // rest if quotient is None else quotient
+    return tuple(left if _is(d, -1) else d for d in target)
+
+
+@fission("Transpose", raw=True)
+def transpose_by(call: Call, x: Node) -> Node:
+    """Axes in another order, reversed by default."""
+    return transpose(x, call.attr("perm", tuple(reversed(range(x.type.rank)))))
+
+
+@fission("Flatten", raw=True)
+def flatten(call: Call, x: Node) -> Node:
+    """A matrix of the extents before `axis` by those from it on."""
+    axis = call.attr("axis", 1)
+    first = axis + x.type.rank if axis < 0 else axis
+    return reshape(x, (product(x.shape[:first]), product(x.shape[first:])))
+
+
+@fission("Squeeze", raw=True)
+def squeeze_axes(call: Call, x: Node, axes: Node | None = None) -> Node:
+    """Axes of extent 1 taken away: those named, or all."""
+    given = call.attr("axes") if axes is None else known_ints(axes, "axes")
+    if given is None:
+        return squeeze(x, [k for k, d in enumerate(x.shape) if one(d)])
+    return squeeze(x, given)
+
+
+@fission("Unsqueeze", raw=True)
+def unsqueeze_axes(call: Call, x: Node, axes: Node | None = None) -> Node:
+    """Axes of extent 1 inserted."""
+    return unsqueeze(x, call.attr("axes") if axes is None else known_ints(axes, "axes"))
+
+
+@fission("Concat", raw=True)
+def concatenate(call: Call, *xs: Node) -> Node:
+    """One after the other along an axis."""
+    return concat(xs, normal_axis(call.attr("axis", 1), xs[0].type.rank))
+
+
+@fission("Split", raw=True)
+def split(call: Call, x: Node, sizes: Node | None = None) -> tuple[Node, ...]:
+    """Slices along an axis: of the sizes given, or equal ones (the last may be smaller)."""
+    axis = normal_axis(call.attr("axis", 0), x.type.rank)
+    given = call.attr("split") if sizes is None else known_list(sizes, "the sizes of a Split")
+    if given is None:
+        n, whole = call.attr("num_outputs", len(call.operator.outputs)), x.shape[axis]
+        chunk = ceildiv(whole, n)
+        given = [max_(min_(chunk, whole - k * chunk), 0) for k in range(n)]
+    parts: list[Node] = []
+    start: DimLike = 0
+    for size in given:
+        parts.append(slice_axis(x, axis, start, size))
+        start = start + size
+    return tuple(parts)
+
+
+# ---- Slice ---------------------------------------------------------------------------------------
+
+
+@fission("Slice", since=1, raw=True)
+def slice_by_attributes(call: Call, x: Node) -> Node:
+    """x[start:end] with numbers as attributes."""
+    starts, ends = call.attr("starts"), call.attr("ends")
+    axes = call.attr("axes", tuple(range(len(starts))))
+    return _sliced(call, x, starts, ends, axes, (1,) * len(starts))
+
+
+@fission("Slice", since=10, raw=True)
+def slice_by_inputs(
+    call: Call,
+    x: Node,
+    starts: Node,
+    ends: Node,
+    axes: Node | None = None,
+    steps: Node | None = None,
+) -> Node:
+    """x[start:end:step] with bounds clamped as Python does."""
+    first = known_list(starts, "the start of a Slice")
+    last = known_list(ends, "the end of a Slice")
+    places = list(range(len(first))) if axes is None else known_ints(axes, "axes")
+    strides = [1] * len(first) if steps is None else known_ints(steps, "the step of a Slice")
+    return _sliced(call, x, first, last, places, strides)
+
+
+def _sliced(
+    call: Call,
+    x: Node,
+    starts: Sequence[DimLike],
+    ends: Sequence[DimLike],
+    axes: Sequence[int],
+    steps: Sequence[int],
+) -> Node:
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        place = normal_axis(axis, x.type.rank)
+        first, n = slice_bounds(call, x.shape[place], start, end, step)
+        x = slice_axis(x, place, first, n, step)
+    return x
+
+
+def slice_bounds(
+    call: Call, extent: DimLike, start: DimLike, end: DimLike, step: int
+) -> tuple[DimLike, DimLike]:
+    """(first index, number of elements) of `start:end:step` over an axis."""
+    first, last = _from_front(call, start, extent), _from_front(call, end, extent)
+    if step > 0:
+        first = min_(max_(first, 0), extent)
+        last = min_(max_(last, 0), extent)
+        return first, max_(ceildiv(last - first, step), 0)
+    first = min_(max_(first, 0), extent - 1)
+    last = min_(max_(last, -1), extent - 1)
+    return first, max_(ceildiv(first - last, -step), 0)
+
+
+def _from_front(call: Call, bound: DimLike, extent: DimLike) -> DimLike:
+    """A bound that may count from the end; a symbolic one of unknown sign is demanded to be natural."""
+    low, high = lower_bound(bound), upper_bound(bound)
+    if high is not None and high < 0:
+        return bound + extent
+    if low is None or low < 0:
+        call.demand_natural(bound, "the bound of a slice")
+    return bound
+
+
+# ---- Pad -----------------------------------------------------------------------------------------
+
+
+@fission("Pad", since=2, raw=True)
+def pad_by_attributes(call: Call, x: Node) -> Node:
+    """Elements added at both ends of each axis."""
+    value = np.asarray(call.attr("value", 0.0)).astype(np.float32)
+    return _padded(x, call.attr("pads"), range(x.type.rank), call.attr("mode", "constant"), value)
+
+
+@fission("Pad", since=11, raw=True)
+def pad_by_inputs(
+    call: Call, x: Node, pads: Node, value: Node | None = None, axes: Node | None = None
+) -> Node:
+    """Elements added at (or, if negative, taken from) both ends of the axes."""
+    amounts = known_list(pads, "the padding")
+    places = list(range(x.type.rank)) if axes is None else known_ints(axes, "axes")
+    filling = np.zeros((), x.dtype.numpy)
+    if value is not None and call.attr("mode", "constant") == "constant":
+        array = constant_value(value)
+        if array is None:
+            raise Refusal("the value of a Pad depends on the data")
+        filling = array.reshape(())
+    return _padded(x, amounts, places, call.attr("mode", "constant"), filling)
+
+
+def _padded(
+    x: Node, amounts: Sequence[DimLike], axes: Sequence[int], mode: Any, value: np.ndarray
+) -> Node:
+    n = len(axes)
+    low: list[DimLike] = [0] * x.type.rank
+    high: list[DimLike] = [0] * x.type.rank
+    for k, axis in enumerate(axes):
+        place = normal_axis(axis, x.type.rank)
+        low[place], high[place] = amounts[k], amounts[n + k]
+    for axis in range(x.type.rank):
+        x = _cropped(x, axis, low[axis], high[axis])
+    more = tuple(max_(p, 0) for p in low), tuple(max_(p, 0) for p in high)
+    if mode == "constant":
+        return pad(x, *more, value)
+    for axis, (p, q) in enumerate(zip(*more, strict=True)):
+        if not (_is(p, 0) and _is(q, 0)):
+            x = gather(x, _mirror(x.shape[axis], p, q, mode), axis)
+    return x
+
+
+def _cropped(x: Node, axis: int, low: DimLike, high: DimLike) -> Node:
+    start, cut = max_(-low, 0), max_(-high, 0)
+    return slice_axis(x, axis, start, x.shape[axis] - start - cut)
+
+
+def _mirror(extent: DimLike, low: DimLike, high: DimLike, mode: Any) -> Node:
+    """Indices into an axis whose ends are reflected, repeated ("edge") or wrapped around."""
+    if not any(isinstance(d, Dim) for d in (extent, low, high)):
+        widths, ramp = (number(low), number(high)), np.arange(number(extent))
+        return integers(np.pad(ramp, widths, mode=mode))
+    last = extent_scalar(extent - 1, INT64)
+    place = sub(iota(extent + low + high), extent_scalar(low, INT64))
+    if mode == "reflect":
+        return sub(last, apply("abs", sub(last, apply("abs", place))))
+    if mode == "edge":
+        return apply("max", apply("min", place, last), const(0, place))
+    return apply("mod", place, extent_scalar(extent, INT64))
+
+
+# ---- blocks and triangles ------------------------------------------------------------------------
+
+
+@fission("DepthToSpace", raw=True)
+def depth_to_space(call: Call, x: Node) -> Node:
+    """Blocks of channels become blocks of space; DCR reads the block first, CRD the channel."""
+    n, c, h, w = x.shape
+    b = call.attr("blocksize")
+    depth = _divided(c, b * b)
+    if call.attr("mode", "DCR") == "DCR":
+        y = transpose(reshape(x, (n, b, b, depth, h, w)), (0, 3, 4, 1, 5, 2))
+    else:
+        y = transpose(reshape(x, (n, depth, b, b, h, w)), (0, 1, 4, 2, 5, 3))
+    return reshape(y, (n, depth, h * b, w * b))
+
+
+@fission("SpaceToDepth", raw=True)
+def space_to_depth(call: Call, x: Node) -> Node:
+    """Blocks of space become blocks of channels."""
+    n, c, h, w = x.shape
+    b = call.attr("blocksize")
+    rows, columns = _divided(h, b), _divided(w, b)
+    y = transpose(reshape(x, (n, c, rows, b, columns, b)), (0, 3, 5, 1, 2, 4))
+    return reshape(y, (n, c * b * b, rows, columns))
+
+
+def _divided(extent: DimLike, by: int) -> DimLike:
+    """extent / by; the reshape's own guard demands that nothing is left over."""
+    quotient = exact_div(extent, by)
+    if quotient is None and not isinstance(extent, Dim):
+        raise ValueError(f"extent {extent} is no multiple of {by}")
+    return extent // by if quotient is None else quotient
+
+
+@fission("Trilu", raw=True)
+def triangle(call: Call, x: Node, k: Node | None = None) -> Node:
+    """The upper (or lower) triangle from the k-th diagonal on, zeros elsewhere."""
+    shift = 0 if k is None else known_list(k, "the diagonal")[0]
+    h, w = x.shape[-2:]
+    rows = add(unsqueeze(iota(h), [1]), extent_scalar(shift, INT64))
+    test = "ge" if call.attr("upper", 1) else "le"
+    kept = apply(test, unsqueeze(iota(w), [0]), rows)
+    return select(kept, x, scalar(0, x.dtype))

@@ -1,0 +1,321 @@
+"""What is known of shape tensors while splitting: integers and extents, element by element.
+
+In: a node, or an operator whose inputs are all known. Out: an object array of ints and Dims, or
+None. A known result becomes a constant or an `extents` node, so that a Reshape of a Concat of a
+Shape has a symbolic target. Invariant: what is said to be known equals what the node evaluates to.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fissile.fission.build import dtype_of_onnx
+from fissile.fission.table import Call, Refusal
+from fissile.ir.dim import Dim, DimLike, equal, less_equal, lower_bound, max_, min_
+from fissile.ir.dtype import BOOL, INT32, INT64, DType
+from fissile.ir.graph import Node, make
+from fissile.ir.primitive import CAST, EXTENTS, cast, constant, constant_value
+
+LARGEST = 256
+_INTEGERS = (INT64, INT32)
+
+
+def known(node: Node | None) -> np.ndarray | None:
+    """The elements of a small tensor of integers or bools as an object array, or None."""
+    if node is None:
+        return None
+    array = constant_value(node)
+    if array is not None and array.size <= LARGEST and node.dtype in (*_INTEGERS, BOOL):
+        return np.array(array.tolist(), object).reshape(array.shape)
+    if node.primitive is EXTENTS:
+        return objects(node.attr("values")).reshape(node.attr("shape"))
+    if node.primitive is CAST and node.dtype in _INTEGERS:
+        return known(node.inputs[0]) if node.inputs[0].dtype in _INTEGERS else None
+    return None
+
+
+def objects(values: Any) -> np.ndarray:
+    """A flat sequence as an object array."""
+    flat = tuple(values)
+    result = np.empty(len(flat), object)
+    result[:] = flat
+    return result
+
+
+def known_list(node: Node | None, what: str) -> list[Any]:
+    """The elements of a known tensor. Refusal when they depend on data."""
+    array = known(node)
+    if array is None:
+        raise Refusal(f"{what} depends on the data, not only on shapes")
+    return list(array.reshape(-1))
+
+
+def known_ints(node: Node | None, what: str) -> list[int]:
+    """The elements of a tensor that must be plain numbers. Refusal when they are not."""
+    values = known_list(node, what)
+    if any(isinstance(v, Dim) for v in values):
+        raise Refusal(f"{what} depends on the input's extents")
+    return [int(v) for v in values]
+
+
+def known_floats(node: Node | None, what: str) -> list[float]:
+    """The elements of a constant. Refusal when it is none."""
+    array = None if node is None else constant_value(node)
+    if array is None:
+        raise Refusal(f"{what} is not a constant")
+    return [float(v) for v in array.reshape(-1)]
+
+
+def node_of(values: np.ndarray, of: DType) -> Node:
+    """The node of known values: a constant when all are numbers."""
+    flat = tuple(values.reshape(-1))
+    if not any(isinstance(v, Dim) for v in flat):
+        return constant(np.array(flat, of.numpy).reshape(values.shape), of)
+    return cast(make(EXTENTS, values=flat, shape=tuple(values.shape)), of)
+
+
+# ---- operators on known values -------------------------------------------------------------------
+
+
+class _Unknown(Exception):
+    """The result cannot be said in terms of extents; the operator is split as usual."""
+
+
+Meaning = Callable[..., np.ndarray]
+_MEANINGS: dict[str, Meaning] = {}
+
+
+def symbolic(call: Call, inputs: tuple[Node | None, ...]) -> Node | None:
+    """The operator's only output when all inputs are known and it is arithmetic on shapes, else None."""
+    meaning = _MEANINGS.get(call.operator.type)
+    if meaning is None or call.operator.domain or not inputs or len(call.operator.outputs) != 1:
+        return None
+    arrays = [known(node) for node in inputs]
+    for node, array in zip(inputs, arrays, strict=True):
+        if node is not None and (array is None or array.size > LARGEST):
+            return None
+    try:
+        values = np.asarray(meaning(call, *arrays), object)
+        of = _result_type(call, inputs, values)
+    except (_Unknown, Refusal, ZeroDivisionError):
+        return None
+    if values.size > LARGEST or not _fits(values, of):
+        return None
+    return node_of(values, of)
+
+
+def _result_type(call: Call, inputs: tuple[Node | None, ...], values: np.ndarray) -> DType:
+    if call.operator.type == "Cast":
+        of = dtype_of_onnx(call.attr("to"))
+    elif values.size and all(isinstance(v, bool) for v in values.reshape(-1)):
+        of = BOOL
+    else:
+        first = inputs[1] if call.operator.type == "Where" else inputs[0]
+        of = INT64 if first is None else first.dtype
+    if of not in (*_INTEGERS, BOOL):
+        raise _Unknown
+    return of
+
+
+def _fits(values: np.ndarray, of: DType) -> bool:
+    numbers = [v for v in values.reshape(-1) if not isinstance(v, Dim)]
+    if of is BOOL:
+        return all(isinstance(v, bool) for v in values.reshape(-1))
+    limits = np.iinfo(of.numpy)
+    return all(limits.min <= int(v) <= limits.max for v in numbers)
+
+
+def _meaning(*types: str) -> Callable[[Meaning], Meaning]:
+    def declare(function: Meaning) -> Meaning:
+        for name in types:
+            _MEANINGS[name] = function
+        return function
+
+    return declare
+
+
+def _pairwise(function: Callable[[Any, Any], Any]) -> Meaning:
+    ufunc = np.frompyfunc(function, 2, 1)
+
+    def meaning(call: Call, *arrays: np.ndarray) -> np.ndarray:
+        total = arrays[0]
+        for array in arrays[1:]:
+            total = ufunc(total, array)
+        return np.asarray(total, object)
+
+    return meaning
+
+
+def _quotient(a: DimLike, b: DimLike) -> DimLike:
+    """Truncating division, where the signs are known."""
+    if isinstance(a, Dim) or isinstance(b, Dim):
+        low, least = lower_bound(a), lower_bound(b)
+        if low is None or low < 0 or least is None or least < 0:
+            raise _Unknown
+        return a // b
+    return int(math.copysign(1, a) * math.copysign(1, b)) * (abs(a) // abs(b))
+
+
+def _remainder(a: DimLike, b: DimLike) -> DimLike:
+    if isinstance(b, Dim) and (lower_bound(b) or 0) < 1:
+        raise _Unknown
+    return a % b
+
+
+def _claim(verdict: bool | None) -> bool:
+    if verdict is None:
+        raise _Unknown
+    return verdict
+
+
+def _chosen(condition: Any, a: Any, b: Any) -> Any:
+    return a if condition else b
+
+
+for _type, _function in (
+    ("Add", lambda a, b: a + b),
+    ("Sub", lambda a, b: a - b),
+    ("Mul", lambda a, b: a * b),
+    ("Div", _quotient),
+    ("Mod", _remainder),
+    ("Min", min_),
+    ("Max", max_),
+    ("Equal", lambda a, b: _claim(equal(a, b))),
+    ("LessOrEqual", lambda a, b: _claim(less_equal(a, b))),
+    ("GreaterOrEqual", lambda a, b: _claim(less_equal(b, a))),
+    ("Less", lambda a, b: _claim(less_equal(a + 1, b))),
+    ("Greater", lambda a, b: _claim(less_equal(b + 1, a))),
+    ("And", lambda a, b: a and b),
+    ("Or", lambda a, b: a or b),
+):
+    _meaning(_type)(_pairwise(_function))
+
+
+@_meaning("Identity")
+def _identity(call: Call, x: np.ndarray) -> np.ndarray:
+    return x
+
+
+@_meaning("Neg")
+def _neg(call: Call, x: np.ndarray) -> np.ndarray:
+    return np.asarray(np.frompyfunc(lambda a: -a, 1, 1)(x), object)
+
+
+@_meaning("Not")
+def _not(call: Call, x: np.ndarray) -> np.ndarray:
+    return np.asarray(np.frompyfunc(lambda a: not a, 1, 1)(x), object)
+
+
+@_meaning("Cast")
+def _cast(call: Call, x: np.ndarray) -> np.ndarray:
+    to = dtype_of_onnx(call.attr("to"))
+    if to is BOOL:
+        return np.asarray(np.frompyfunc(lambda a: _claim(equal(a, 0)) is False, 1, 1)(x), object)
+    if to not in _INTEGERS:
+        raise _Unknown
+    return np.asarray(np.frompyfunc(lambda a: int(a) if isinstance(a, bool) else a, 1, 1)(x))
+
+
+@_meaning("Where")
+def _where(call: Call, c: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.asarray(np.frompyfunc(_chosen, 3, 1)(c, a, b), object)
+
+
+def _numbers(array: np.ndarray | None) -> tuple[int, ...]:
+    if array is None or any(isinstance(v, Dim) for v in array.reshape(-1)):
+        raise _Unknown
+    return tuple(int(v) for v in array.reshape(-1))
+
+
+def _axes(call: Call, given: np.ndarray | None) -> tuple[int, ...] | None:
+    if given is not None:
+        return _numbers(given)
+    axes = call.attr("axes")
+    return None if axes is None else tuple(axes)
+
+
+@_meaning("Gather")
+def _gather(call: Call, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    chosen = np.array(_numbers(indices), np.int64).reshape(indices.shape)
+    return np.asarray(np.take(x, chosen, axis=call.attr("axis", 0)), object)
+
+
+@_meaning("Concat")
+def _concat(call: Call, *xs: np.ndarray) -> np.ndarray:
+    return np.concatenate(xs, axis=call.attr("axis", 0))
+
+
+@_meaning("Unsqueeze")
+def _unsqueeze(call: Call, x: np.ndarray, axes: np.ndarray | None = None) -> np.ndarray:
+    return np.expand_dims(x, _axes(call, axes) or ())
+
+
+@_meaning("Squeeze")
+def _squeeze(call: Call, x: np.ndarray, axes: np.ndarray | None = None) -> np.ndarray:
+    return np.squeeze(x, _axes(call, axes))
+
+
+@_meaning("Reshape")
+def _reshape(call: Call, x: np.ndarray, shape: np.ndarray) -> np.ndarray:
+    target = _numbers(shape)
+    if not call.attr("allowzero", 0):
+        target = tuple(x.shape[k] if d == 0 else d for k, d in enumerate(target))
+    return x.reshape(target)
+
+
+@_meaning("Transpose")
+def _transpose(call: Call, x: np.ndarray) -> np.ndarray:
+    return np.transpose(x, call.attr("perm"))
+
+
+@_meaning("Slice")
+def _slice(
+    call: Call,
+    x: np.ndarray,
+    starts: np.ndarray | None = None,
+    ends: np.ndarray | None = None,
+    axes: np.ndarray | None = None,
+    steps: np.ndarray | None = None,
+) -> np.ndarray:
+    first = tuple(call.attr("starts", ())) if starts is None else _numbers(starts)
+    last = tuple(call.attr("ends", ())) if ends is None else _numbers(ends)
+    places = _axes(call, axes) or tuple(range(len(first)))
+    strides = (1,) * len(first) if steps is None else _numbers(steps)
+    cut = [slice(None)] * x.ndim
+    for axis, start, end, step in zip(places, first, last, strides, strict=True):
+        bound = None if step < 0 and end < -x.shape[axis] else end
+        cut[axis] = slice(start, bound, step)
+    return x[tuple(cut)]
+
+
+@_meaning("Expand")
+def _expand(call: Call, x: np.ndarray, shape: np.ndarray) -> np.ndarray:
+    target = np.broadcast_shapes(x.shape, _numbers(shape))
+    if math.prod(target) > LARGEST:
+        raise _Unknown
+    return np.broadcast_to(x, target)
+
+
+@_meaning("Tile")
+def _tile(call: Call, x: np.ndarray, repeats: np.ndarray) -> np.ndarray:
+    if x.size * math.prod(_numbers(repeats)) > LARGEST:
+        raise _Unknown
+    return np.tile(x, _numbers(repeats))
+
+
+@_meaning("ReduceProd", "ReduceSum", "ReduceMin", "ReduceMax")
+def _reduced(call: Call, x: np.ndarray, axes: np.ndarray | None = None) -> np.ndarray:
+    chosen = _axes(call, axes)
+    if x.ndim != 1 or (chosen is not None and chosen not in ((0,), (-1,))) or not x.size:
+        raise _Unknown
+    pair = {"ReduceProd": np.multiply, "ReduceSum": np.add}.get(call.operator.type)
+    if pair is not None:
+        total: Any = pair.reduce(x)
+    else:
+        total = (min_ if call.operator.type == "ReduceMin" else max_)(*x)
+    result = objects([total])
+    return result if call.attr("keepdims", 1) else result.reshape(())
