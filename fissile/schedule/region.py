@@ -63,10 +63,15 @@ def box_of(b: Buffer, accesses: Sequence[Access], facts: Facts) -> Box:
             low.append(const(0))
             extent.append(size)
             continue
-        first = _extreme([s[0] for s in known], facts, lowest=True)
-        last = _extreme([s[1] for s in known], facts, lowest=False)
-        low.append(first)
-        extent.append(simplify(plus(minus(last, first), 1), facts))
+        first = terms_of(_extreme([s[0] for s in known], facts, lowest=True))
+        last = terms_of(_extreme([s[1] for s in known], facts, lowest=False))
+        if facts.less(first, {}):  # every access is inside the buffer, so the box may be cut
+            first = {}
+        if facts.never_negative(added(last, terms_of(size), -1)):
+            last = added(terms_of(size), {(): -1})
+        count = added(added(last, first, -1), {(): 1})
+        low.append(simplify(expression(first), facts))
+        extent.append(simplify(expression(count), facts))
     return Box(tuple(low), tuple(extent))
 
 

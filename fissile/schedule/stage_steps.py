@@ -46,7 +46,6 @@ from fissile.schedule.place import (
     exchange_in,
     find,
     fresh,
-    loads_memory,
     names_of,
     read,
     refuse,
@@ -97,10 +96,10 @@ class ComputeAt:
             raise refuse(self, f"loop {self.loop} does not come after the stage {b.name}")
         _no_lanes(self, place)
         reads = _accesses_to(b, place.loop.body)
-        if len(reads) < sum(len(_accesses_to(b, s)) for s in stage.after):
-            raise refuse(self, f"{b.name} is read outside loop {self.loop} too")
         if not reads:
             raise refuse(self, f"{b.name} is not read in loop {self.loop}")
+        if len(reads) < sum(len(_accesses_to(b, s)) for s in stage.after):
+            raise refuse(self, f"{b.name} is read outside loop {self.loop} too")
         facts = place.facts.inside(place.loop.var, place.loop.extent)
         box = box_of(b, reads, facts)
         small = _buffer(b.name, b, box, b.space)
@@ -157,8 +156,6 @@ class ComputeRoot:
             condition = parent.condition
             return Alloc(b, block(If(condition, make), If(condition, use)))
         if isinstance(parent, Let):
-            if loads_memory(parent.value):
-                raise refuse(self, f"{parent.var.name} is loaded from memory")
             early = put(make, {parent.var: parent.value})
             return Alloc(b, block(early, Let(parent.var, parent.value, use)))
         if isinstance(parent, Alloc) and parent.buffer not in read(make):
