@@ -64,12 +64,26 @@ class Place:
     extent: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Routine:
+    """An operator that is a function of its own in the module."""
+
+    operator: str
+    dtype: DType
+    lanes: int
+
+    @property
+    def name(self) -> str:
+        """What it is called in the text."""
+        return f"{self.operator}.v{self.lanes}{self.dtype.name}"
+
+
 @dataclass
 class Helpers:
-    """Declarations and functions that the functions of one module share, by name."""
+    """Declarations by name and routines that the functions of one module share."""
 
     declarations: dict[str, str] = field(default_factory=dict)
-    functions: dict[str, list[str]] = field(default_factory=dict)
+    routines: dict[Routine, None] = field(default_factory=dict)
 
     def declare(self, name: str, result: str, parameters: str) -> None:
         """Make `name` callable."""

@@ -7,7 +7,6 @@ Invariant: inside a masked region at least one lane runs, and only lanes that ru
 from __future__ import annotations
 
 from fissile.codegen.emitter import Emitter, Mask, Value, literal, operands, vector_text
-from fissile.codegen.mathcall import call_math, is_math
 from fissile.codegen.memory import is_contiguous, load
 from fissile.codegen.operators import OPERATORS, binary, choose, convert, negated, reinterpret
 from fissile.codegen.text import type_text
@@ -39,8 +38,6 @@ def _apply(e: Emitter, x: Op) -> Value:
         return convert(e, args[0], x.dtype)
     if x.op == "bitcast":
         return reinterpret(e, args[0], x.dtype)
-    if is_math(x.op, x.args[0].dtype):
-        return call_math(e, x.op, args)
     return OPERATORS[x.op](e, args)
 
 
@@ -129,9 +126,16 @@ def narrowed(e: Emitter, c: Value) -> Mask:
     return Mask(both.text, e.lanes, None, False)
 
 
+def any_of(e: Emitter, c: Value) -> str:
+    """An i1: whether bool `c` holds in any lane."""
+    if c.lanes == 1:
+        return c.text
+    kind = type_text(BOOL, c.lanes)
+    name = f"llvm.vector.reduce.or.v{c.lanes}i1"
+    e.helpers.declare(name, "i1", kind)
+    return e.code.pure(f"call i1 @{name}({kind} {c.text})", c.text)
+
+
 def any_lane(e: Emitter, mask: Mask) -> str:
     """An i1: whether any lane of `mask` runs."""
-    kind = type_text(BOOL, mask.lanes)
-    name = f"llvm.vector.reduce.or.v{mask.lanes}i1"
-    e.helpers.declare(name, "i1", kind)
-    return e.code.pure(f"call i1 @{name}({kind} {mask.text})", mask.text)
+    return any_of(e, Value(mask.text, BOOL, mask.lanes))

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from fissile.codegen.emitter import Emitter, Helpers, Place, Value
 from fissile.codegen.expression import evaluate
-from fissile.codegen.statement import emit, emit_loop
+from fissile.codegen.routines import routine_text
+from fissile.codegen.statement import allocated, emit, emit_loop
 from fissile.ir.dtype import INT64
 from fissile.ir.loop import (
     Alloc,
@@ -27,10 +28,12 @@ from fissile.ir.loop import (
     Space,
     Stmt,
     Store,
+    Var,
     const,
     plus,
     quotient,
     statements,
+    substitute,
     times,
 )
 from fissile.target import Target
@@ -41,8 +44,7 @@ def emit_module(functions: Sequence[Function], target: Target) -> str:
     helpers = Helpers()
     bodies = [line for f in functions for line in _emit_function(f, target, helpers)]
     lines = [f'target triple = "{target.llvm_triple}"', *bodies]
-    for helper in helpers.functions.values():
-        lines.extend(helper)
+    lines.extend(routine_text(helpers, target))
     lines.extend(helpers.declarations.values())
     lines.append(_attributes(target))
     return "\n".join(lines) + "\n"
@@ -95,47 +97,59 @@ def _emit_function(f: Function, target: Target, helpers: Helpers) -> list[str]:
 
 def _emit_tasks(e: Emitter, s: Stmt) -> None:
     """The body, its PARALLEL loop running from begin to end."""
-    grid = parallel_loop(s)
-    if grid is None:
+    if parallel_loop(s) is None:
         emit(e, s)
     elif isinstance(s, For):
         emit_loop(e, s.var, s.body, Value("%begin", INT64), Value("%end", INT64))
     elif isinstance(s, Let):
         with e.bound(s.var, evaluate(e, s.value)):
             _emit_tasks(e, s.body)
-    else:
-        emit(e, s)
+    elif isinstance(s, Alloc):
+        with allocated(e, s.buffer):
+            _emit_tasks(e, s.body)
 
 
 def parallel_loop(s: Stmt) -> For | None:
-    """The grid of a kernel: its outermost PARALLEL loop, reached through `Let` alone."""
-    while isinstance(s, Let):
+    """The grid of a kernel: its outermost PARALLEL loop, reached through `Let` and `Alloc` alone."""
+    while isinstance(s, (Let, Alloc)):
         s = s.body
     return s if isinstance(s, For) and s.kind is Kind.PARALLEL else None
 
 
 def task_count(f: Function) -> Expr:
-    """How many tasks `f` has, over its parameters (and what its outer `Let`s bind)."""
+    """How many tasks `f` has, over its parameters."""
     grid = parallel_loop(f.body)
-    return const(1) if grid is None else grid.extent
+    if grid is None:
+        return const(1)
+    s: Stmt = f.body
+    lets: dict[Var, Expr] = {}
+    while isinstance(s, (Let, Alloc)):
+        if isinstance(s, Let):
+            lets[s.var] = substitute(s.value, lets)
+        s = s.body
+    return substitute(grid.extent, lets)
 
 
 def scratch_bytes(f: Function) -> Expr:
     """Bytes of private memory `f` needs, over its parameters."""
-    return _scratch(f.body)
+    return _scratch(f.body, {})
 
 
-def _scratch(s: Stmt) -> Expr:
+def _scratch(s: Stmt, lets: dict[Var, Expr]) -> Expr:
     if isinstance(s, Alloc):
-        inner = _scratch(s.body)
-        return inner if s.buffer.space is Space.REGISTER else plus(_rounded(s.buffer), inner)
-    if isinstance(s, (For, Let)):
-        return _scratch(s.body)
+        inner = _scratch(s.body, lets)
+        if s.buffer.space is Space.REGISTER:
+            return inner
+        return plus(substitute(_rounded(s.buffer), lets), inner)
+    if isinstance(s, Let):
+        return _scratch(s.body, {**lets, s.var: substitute(s.value, lets)})
+    if isinstance(s, For):
+        return _scratch(s.body, lets)
     parts: list[Expr] = []
     if isinstance(s, Block):
-        parts = [_scratch(inner) for inner in s.body]
+        parts = [_scratch(inner, lets) for inner in s.body]
     elif isinstance(s, If):
-        parts = [_scratch(inner) for inner in (s.then, s.orelse) if inner is not None]
+        parts = [_scratch(inner, lets) for inner in (s.then, s.orelse) if inner is not None]
     total: Expr = const(0)
     for part in parts:
         total = _larger(total, part)

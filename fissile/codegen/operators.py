@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from fissile.codegen.emitter import (
     Emitter,
+    Routine,
     Value,
     add,
     boolean,
@@ -21,6 +22,7 @@ from fissile.codegen.emitter import (
     operands,
     subtract,
 )
+from fissile.codegen.math import CIRCULAR, UNARY
 from fissile.codegen.text import suffix, type_text
 from fissile.ir.dtype import BOOL, FLOAT64, INT32, INT64, DType
 
@@ -46,6 +48,17 @@ def intrinsic(e: Emitter, name: str, *values: Value, flags: str = "") -> Value:
     inside = ", ".join(f"{kind} {t}" for t in texts)
     text = e.code.pure(f"call {kind} @{full}({inside}{extra})", *texts)
     return Value(text, values[0].dtype, lanes)
+
+
+def routine(e: Emitter, name: str, *values: Value) -> Value:
+    """A call of the module's own function for operator `name`."""
+    lanes, texts = operands(e, *values)
+    dtype = values[0].dtype
+    wanted = Routine(name, dtype, lanes)
+    e.helpers.routines[wanted] = None
+    kind = type_text(dtype, lanes)
+    inside = ", ".join(f"{kind} {t}" for t in texts)
+    return Value(e.code.pure(f"call {kind} @{wanted.name}({inside})", *texts), dtype, lanes)
 
 
 def choose(e: Emitter, condition: Value, a: Value, b: Value) -> Value:
@@ -204,7 +217,7 @@ def _rem(e: Emitter, args: list[Value]) -> Value:
     """Remainder with the dividend's sign; a - (a / b) * b is 0 where b is -1."""
     a, b = args
     if a.dtype.is_float:
-        return binary(e, "frem", a, b)
+        return routine(e, "rem", a, b)
     remainder = _sub(e, [a, _mul(e, [_quotient(e, a, b), b])])
     return _zero_if(e, compare(e, "eq", b, literal(0, b.dtype)), remainder, b)
 
@@ -394,7 +407,21 @@ def _relation(name: str) -> Emit:
 
 
 def _pow(e: Emitter, args: list[Value]) -> Value:
-    return _int_pow(e, args[0], args[1])
+    a, b = args
+    return routine(e, "pow", a, b) if a.dtype.is_float else _int_pow(e, a, b)
+
+
+def _function(name: str) -> Emit:
+    return lambda e, args: routine(e, name, *args)
+
+
+def _circular(name: str) -> Emit:
+    """sin, cos and tan are functions of float64 alone."""
+
+    def emit(e: Emitter, args: list[Value]) -> Value:
+        return convert(e, routine(e, name, convert(e, args[0], FLOAT64)), args[0].dtype)
+
+    return emit
 
 
 _add = _arithmetic("fadd", "add", add)
@@ -414,7 +441,7 @@ OPERATORS.update(
     fma=_named("fma"),
     min=_extreme("olt", min),
     max=_extreme("ogt", max),
-    pow=_pow,  # of integers; that of floats is in codegen.math
+    pow=_pow,
     sqrt=_named("sqrt"),
     floor=_named("floor"),
     ceil=_named("ceil"),
@@ -426,5 +453,7 @@ OPERATORS.update(
     select=lambda e, args: choose(e, *args),
     **{name: _logic(name) for name in ("and", "or", "xor")},
     **{name: _relation(name) for name in _FOLDED},
+    **{name: _function(name) for name in UNARY},
+    **{name: _circular(name) for name in CIRCULAR},
 )
 OPERATORS["not"] = _not

@@ -7,7 +7,8 @@ masked (or, where masks do not work, scalar) remainder.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 from fissile.codegen.emitter import (
     Emitter,
@@ -46,6 +47,7 @@ from fissile.ir.loop import (
     row_major,
     statements,
     static_size,
+    times,
     walk,
 )
 
@@ -70,7 +72,8 @@ def emit(e: Emitter, s: Stmt) -> None:
         with e.bound(s.var, evaluate(e, s.value)):
             emit(e, s.body)
     else:
-        _emit_alloc(e, s)
+        with allocated(e, s.buffer):
+            emit(e, s.body)
 
 
 # ---------------------------------------------------------------- loops
@@ -131,21 +134,17 @@ def _less(e: Emitter, a: str, b: str) -> str:
 def is_vectorizable(s: For) -> bool:
     """Whether the lanes of `s` can run together: the same control flow, no scratch of their own."""
     varying = {s.var}
+    private = {a.buffer for a in statements(s.body) if isinstance(a, Alloc)}
     for inner in statements(s.body):
         if isinstance(inner, Let) and _depends(inner.value, varying):
             varying.add(inner.var)
-        elif (
-            isinstance(inner, For)
-            and _depends(inner.extent, varying)
-            or isinstance(inner, Alloc)
-            and inner.buffer.space is Space.SCRATCH
-        ):
+        elif isinstance(inner, For) and _depends(inner.extent, varying):
             return False
-        elif isinstance(inner, Store) and not any(_depends(i, varying) for i in inner.index):
-            private = {a.buffer for a in statements(s.body) if isinstance(a, Alloc)}
-            if inner.buffer not in private:
+        elif isinstance(inner, Store):
+            moves = any(_depends(i, varying) for i in inner.index)
+            if not moves and inner.buffer not in private:
                 return False
-    return True
+    return all(b.space is Space.REGISTER for b in private)
 
 
 def _depends(x: Expr, varying: set[Var]) -> bool:
@@ -317,14 +316,15 @@ def _emit_masked(e: Emitter, mask: Mask, body: Stmt) -> None:
 # ---------------------------------------------------------------- buffers
 
 
-def _emit_alloc(e: Emitter, s: Alloc) -> None:
-    if s.buffer.space is Space.REGISTER:
-        e.places[s.buffer] = _registers(e, s.buffer)
-        emit(e, s.body)
-        return
+@contextmanager
+def allocated(e: Emitter, b: Buffer) -> Iterator[None]:
+    """Emission in which REGISTER or SCRATCH buffer `b` exists."""
     outer = e.scratch
-    e.places[s.buffer], e.scratch = _scratch(e, s.buffer)
-    emit(e, s.body)
+    if b.space is Space.REGISTER:
+        e.places[b] = _registers(e, b)
+    else:
+        e.places[b], e.scratch = _scratch(e, b)
+    yield
     e.scratch = outer
 
 
@@ -364,5 +364,4 @@ def _scratch(e: Emitter, b: Buffer) -> tuple[Place, Value]:
 def _bytes(e: Emitter, b: Buffer) -> Value:
     total = Const(b.dtype.bytes, INT64)
     steps = row_major((*b.shape, total))
-    first: Expr = Op("mul", (b.shape[0], steps[0]), INT64) if b.shape else total
-    return evaluate(e, first)
+    return evaluate(e, times(b.shape[0], steps[0]) if b.shape else total)
