@@ -15,7 +15,7 @@ import onnx
 
 from fissile.fission.table import Refusal
 from fissile.ir.dim import Dim, DimLike, Symbol, equal, max_, symbols, terms
-from fissile.ir.dtype import BOOL, FLOAT32, INT64, DType, dtype
+from fissile.ir.dtype import BOOL, FLOAT32, INT64, UINT8, DType, dtype
 from fissile.ir.graph import Data, Node, data, make
 from fissile.ir.primitive import (
     BROADCAST,
@@ -212,8 +212,8 @@ def reduce(kind: str, x: Node, axes: Iterable[int], keepdims: bool = True) -> No
     chosen = normal_axes(axes, x.type.rank)
     if not chosen:
         return x
-    if x.dtype is BOOL:
-        return cast(reduce(kind, cast(x, INT64), chosen, keepdims), BOOL)
+    if x.dtype is BOOL:  # the neutral values of uint8, 0 and 255, become false and true
+        return cast(reduce(kind, cast(x, UINT8), chosen, keepdims), BOOL)
     result = make(PRIMITIVES[f"reduce_{kind}"], x, axes=chosen)
     if keepdims:
         kept = tuple(1 if a in chosen else d for a, d in enumerate(x.shape))

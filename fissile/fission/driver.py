@@ -16,6 +16,7 @@ from fissile.errors import ModelError, Place, UnsupportedError
 from fissile.fission.build import constant_of
 from fissile.fission.table import Call, Refusal, Result, Row, lookup
 from fissile.fission.values import symbolic
+from fissile.frontend.function import function_body
 from fissile.frontend.operator_graph import Operator, OperatorGraph, Value
 from fissile.ir.dim import Dim, DimLike, lower_bound, min_, parse, symbol
 from fissile.ir.dtype import BFLOAT16, FLOAT16, FLOAT32, DType, dtype
@@ -33,6 +34,7 @@ class _Walk:
     problems: list[Place] = field(default_factory=list)
     guards: list[Guard] = field(default_factory=list)
     origins: dict[Node, tuple[str, ...]] = field(default_factory=dict)
+    absent: frozenset[str] = frozenset()  # inputs of a function that its caller leaves out
 
 
 def fission(operators: OperatorGraph) -> Graph:
@@ -147,7 +149,8 @@ def _step(walk: _Walk, operator: Operator) -> None:
             "F014", f"{missing[0]!r} has no value", where=Place(operator.where, operator.title)
         )
     inputs = tuple(walk.values[n] if n else None for n in operator.inputs)
-    poisoned = any(walk.values[n] is None for n in operator.inputs if n)
+    present = [n for n in operator.inputs if n and n not in walk.absent]
+    poisoned = any(walk.values[n] is None for n in present)
     results: tuple[Node | None, ...] = ()
     if not poisoned:
         try:
@@ -181,13 +184,35 @@ def _split(
         return (found,)
     row = lookup(operator)
     if row is None:
-        raise Refusal("no native definition")
+        return _by_definition(walk, operator, inputs)
     results = _called(row, call, inputs)
     walk.guards.extend(call.guards)
     absent = [n for n in operator.outputs[len(results) :] if n]
     if absent:
         raise Refusal(f"its output {absent[0]!r} has no native definition")
     return results
+
+
+def _by_definition(
+    walk: _Walk, operator: Operator, inputs: tuple[Node | None, ...]
+) -> tuple[Node | None, ...]:
+    """The operator split as ONNX defines it by other operators."""
+    kinds = [None if i is None else (i.dtype.name, tuple(map(_plain, i.shape))) for i in inputs]
+    body = function_body(operator, kinds)
+    if body is None:
+        raise Refusal("no native definition")
+    values: dict[str, Node | None] = {v.name: None for v in body.inputs}
+    absent = {v.name for v in body.inputs[len(inputs) :]}
+    values.update((v.name, node) for v, node in zip(body.inputs, inputs, strict=False))
+    absent.update(v.name for v, node in zip(body.inputs, inputs, strict=False) if node is None)
+    inner = _Walk(values, walk.problems, walk.guards, walk.origins, frozenset(absent))
+    wanted = [o.name for o in body.outputs[: len(operator.outputs)]]
+    _run(inner, body, wanted)
+    return tuple(inner.values.get(name) for name in wanted)
+
+
+def _plain(extent: DimLike) -> int | str:
+    return str(extent) if isinstance(extent, Dim) else int(extent)
 
 
 def _called(row: Row, call: Call, inputs: tuple[Node | None, ...]) -> tuple[Node | None, ...]:

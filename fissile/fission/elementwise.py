@@ -113,8 +113,18 @@ def modulo(call: Call, a: Node, b: Node) -> Node:
 
 @fission("BitShift")
 def bit_shift(call: Call, a: Node, b: Node) -> Node:
-    """a shifted by b bits, zeros coming in."""
-    return apply("shift_left" if call.attr("direction") == "LEFT" else "shift_right", a, b)
+    """a shifted by b bits: zeros come in, or copies of the sign from the left of a signed number.
+
+    A negative amount shifts everything out, like one beyond the width.
+    """
+    if b.dtype.kind == "i":
+        b = select(apply("lt", b, const(0, b)), const(b.dtype.bits, b), b)
+    if call.attr("direction") == "LEFT":
+        return apply("shift_left", a, b)
+    if a.dtype.kind == "u":
+        return apply("shift_right", a, b)
+    flipped = apply("not", apply("shift_right", apply("not", a), b))
+    return select(apply("lt", a, const(0, a)), flipped, apply("shift_right", a, b))
 
 
 @fission("Where")

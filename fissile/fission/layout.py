@@ -280,11 +280,12 @@ def depth_to_space(call: Call, x: Node) -> Node:
 
 @fission("SpaceToDepth", raw=True)
 def space_to_depth(call: Call, x: Node) -> Node:
-    """Blocks of space become blocks of channels."""
+    """Blocks of space become blocks of channels; DCR writes the block first, CRD the channel."""
     n, c, h, w = x.shape
     b = call.attr("blocksize")
     rows, columns = _divided(h, b), _divided(w, b)
-    y = transpose(reshape(x, (n, c, rows, b, columns, b)), (0, 3, 5, 1, 2, 4))
+    perm = (0, 3, 5, 1, 2, 4) if call.attr("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+    y = transpose(reshape(x, (n, c, rows, b, columns, b)), perm)
     return reshape(y, (n, c * b * b, rows, columns))
 
 

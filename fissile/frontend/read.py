@@ -68,7 +68,7 @@ def read_model(
         file_name=file_name,
         graph_name=proto.graph.name,
     )
-    operators = tuple(_operator(node, opsets, folder) for node in proto.graph.node)
+    operators = tuple(operator_of(node, opsets, folder) for node in proto.graph.node)
     inputs = tuple(v for v in declared[0] if v.name not in weights)
     return OperatorGraph(operators, weights, inputs, tuple(declared[1]), metadata)
 
@@ -226,15 +226,26 @@ def _subgraph(
 ) -> OperatorGraph:
     weights = {t.name: _array(t, folder) for t in graph.initializer}
     _add_sparse(graph, weights)
-    operators = tuple(_operator(node, opsets, folder) for node in graph.node)
+    operators = tuple(operator_of(node, opsets, folder) for node in graph.node)
     inputs = tuple(_value(i) for i in graph.input if i.name not in weights)
     outputs = tuple(_value(o) for o in graph.output)
     return OperatorGraph(operators, weights, inputs, outputs, Metadata(opsets=opsets))
 
 
-def _operator(node: onnx.NodeProto, opsets: Mapping[str, int], folder: Path | None) -> Operator:
+def operator_of(
+    node: onnx.NodeProto,
+    opsets: Mapping[str, int],
+    folder: Path | None,
+    given: Mapping[str, Any] | None = None,
+) -> Operator:
+    """One node; `given` holds the attributes that a function's body may refer to."""
     domain = _domain(node.domain)
-    attributes = {a.name: _attribute(a, opsets, folder) for a in node.attribute}
+    attributes: dict[str, Any] = {}
+    for a in node.attribute:
+        if not a.ref_attr_name:
+            attributes[a.name] = _attribute(a, opsets, folder)
+        elif given is not None and a.ref_attr_name in given:
+            attributes[a.name] = given[a.ref_attr_name]
     version = opsets.get(domain, 1)
     names = tuple(node.input), tuple(node.output)
     return Operator(node.name, domain, node.op_type, version, *names, attributes)

@@ -152,7 +152,7 @@ def _cast_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
 
 def to_bfloat16(x: np.ndarray) -> np.ndarray:
     """float32 to bfloat16 bits (uint16), nearest even, NaN kept."""
-    bits = np.ascontiguousarray(x, np.float32).view(np.uint32).astype(np.uint64)
+    bits = np.asarray(x, np.float32).view(np.uint32).astype(np.uint64)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return np.where(np.isnan(x), (bits >> 16) | 0x40, rounded).astype(np.uint16)
 
