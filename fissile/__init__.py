@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fissile.errors import FissileError, FissileWarning
     from fissile.options import Options
-    from fissile.pipeline import check, optimize
-    from fissile.pipeline import compile as compile
+    from fissile.compiler import check, optimize
+    from fissile.compiler import compile as compile
     from fissile.runtime.executable import Executable, load
     from fissile.target import Target
 
@@ -31,9 +31,9 @@ __all__ = [
 ]
 
 _HOME = {
-    "compile": "fissile.pipeline",
-    "check": "fissile.pipeline",
-    "optimize": "fissile.pipeline",
+    "compile": "fissile.compiler",
+    "check": "fissile.compiler",
+    "optimize": "fissile.compiler",
     "load": "fissile.runtime.executable",
     "Executable": "fissile.runtime.executable",
     "Target": "fissile.target",

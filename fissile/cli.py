@@ -203,9 +203,9 @@ def check_command(model: Path, target: str, as_json: bool, quiet: bool, verbose:
     """Say what of MODEL runs natively, without compiling; exit 3 if something does not run."""
     _set_up(quiet=quiet, verbose=verbose)
     _existing(model)
-    from fissile import pipeline
+    from fissile import compiler
 
-    support = pipeline.check(model, target=target)
+    support = compiler.check(model, target=target)
     if as_json:
         kinds = {"foreign": support.foreign, "unsupported": support.unsupported}
         places = {kind: [vars(place) for place in found] for kind, found in kinds.items()}
@@ -228,17 +228,17 @@ def show_command(
     model: Path | None, stage: str | None, as_json: bool, quiet: bool, verbose: bool
 ) -> int:
     """Print MODEL as text after a stage of the compiler."""
-    from fissile import pipeline
+    from fissile import compiler
 
     _set_up(quiet=quiet, verbose=verbose)
-    names = [s.name for s in pipeline.STAGES]
+    names = compiler.stage_names()
     if model is None or stage is None:
         print(json.dumps({"stages": names}) if as_json else "\n".join(names))
         return 0
     if stage not in names:
         hint = did_you_mean(stage, names)
         raise click.UsageError(f"no stage {stage!r}; stages: {', '.join(names)}. {hint}")
-    text = pipeline.show(_existing(model), stage)
+    text = compiler.show(_existing(model), stage)
     print(json.dumps({"stage": stage, "text": text}) if as_json else text)
     return 0
 
@@ -453,7 +453,7 @@ def _compile(
     no_cache: bool,
 ) -> "Executable":
     _existing(model)
-    from fissile import pipeline
+    from fissile import compiler
 
     targets = target.split(",")
     if len(targets) == 1:
@@ -467,7 +467,7 @@ def _compile(
         if not quiet:
             _print_event(event)
 
-    return pipeline.compile(
+    return compiler.compile(
         model,
         threads=threads,
         target=targets[0] if len(targets) == 1 else targets,

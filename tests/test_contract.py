@@ -31,6 +31,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("runtime",),
     ("report", "cache"),
     ("pipeline",),
+    ("compiler",),
     ("ort", "demo"),
     ("cli",),
     ("__init__", "__main__"),

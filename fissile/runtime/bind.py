@@ -19,12 +19,13 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class Binding:
-    """Slots of one shape. arena: bytes; is_tiny: no launch has a second task to share."""
+    """Slots of one shape. arena: bytes; scratch: bytes per thread; is_tiny: no launch has a second task to share."""
 
     slots: Words
     inputs: tuple[Shape, ...]
     outputs: tuple[Shape, ...]
     arena: int
+    scratch: int
     is_tiny: bool
 
 
@@ -68,6 +69,7 @@ def bind_values(program: Program, values: Sequence[int]) -> Binding:
         tuple(_extents(tensor, slots) for tensor in plan.inputs),
         tuple(_extents(tensor, slots) for tensor in plan.outputs),
         int(slots[plan.arena]),
+        -(-int(slots[plan.scratch]) // 64) * 64,
         all(slots[launch.tasks] <= 1 for launch in plan.launches),
     )
 

@@ -136,7 +136,7 @@ class Executable:
         """What one call at a shape (by dimension names, default 1) needs, in bytes."""
         program = self.program
         binding = bind_extents(program, shapes)
-        return Memory(binding.arena, program.weight_bytes, program.plan.scratch * self.threads)
+        return Memory(binding.arena, program.weight_bytes, binding.scratch * self.threads)
 
     def profile(self, feeds: Mapping[str, Any], *, runs: int = 20) -> Profile:
         """Time `runs` runs launch by launch, after one that is not counted."""

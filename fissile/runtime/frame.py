@@ -12,7 +12,7 @@ from fissile.runtime.memory import Arena, Words, address_of, aligned_words
 from fissile.runtime.program import Program
 
 _CONTEXT_WORDS = 16
-_SLOTS, _GANG, _STAMPS = 0, 12, 13
+_SLOTS, _SCRATCH, _STRIDE, _GANG, _STAMPS = 0, 7, 8, 12, 13
 _LINE_WORDS = 8
 _KEPT_SHAPES = 32
 
@@ -23,17 +23,17 @@ class Frame:
     def __init__(self, program: Program, threads: int) -> None:
         plan = program.plan
         lines = 2 * plan.width * threads
-        stride = -(-plan.scratch // 64) * 64
         self._program = program
+        self._threads = threads
         self._arena = Arena()
+        self._scratch = Arena()
         self._slots: dict[Binding, tuple[int, Words]] = {}
         self._memory = [
             aligned_words(_CONTEXT_WORDS),
             aligned_words(2 + len(plan.inputs) + len(plan.outputs)),
-            aligned_words(threads * stride // 8),
             aligned_words(lines * _LINE_WORDS),
         ]
-        context, bases, scratch, counters = self._memory
+        context, bases, counters = self._memory
         self._context = context.data
         self._bases = bases.data
         self._address = address_of(context)
@@ -45,8 +45,8 @@ class Frame:
             address_of(program.launches),
             address_of(plan.steps),
             len(plan.steps) - 1,
-            address_of(scratch),
-            stride,
+            0,
+            0,
             address_of(counters),
             plan.width,
             threads,
@@ -56,6 +56,8 @@ class Frame:
     def reserve(self, binding: Binding) -> None:
         """Make slots and arena for a shape ahead of its first run."""
         self._bases[0] = self._arena.reserve(binding.arena)
+        self._context[_SCRATCH] = self._scratch.reserve(binding.scratch * self._threads)
+        self._context[_STRIDE] = binding.scratch
         self._context[_SLOTS] = self._slots_of(binding)
 
     def run(

@@ -75,8 +75,8 @@ class Launch:
 class Plan:
     """`steps[i]`: number of the first launch of step i, and one more entry for the end.
 
-    template: what the slots hold before a shape is bound. arena: the slot with its size in bytes.
-    scratch: bytes per thread. width: most launches in one step. patches: (destination slot, base,
+    template: what the slots hold before a shape is bound. arena: the slot with its size in bytes,
+    scratch: the slot with the bytes per thread. width: most launches in one step. patches: (destination slot, base,
     offset slot), bases being arena, weights, inputs, outputs.
     """
 
@@ -118,8 +118,8 @@ def _parsed(raw: Mapping[str, Any]) -> Plan:
         for x in raw["launches"]
     )
     steps = _steps([launch.step for launch in launches])
-    if len(raw["template"]) != raw["slots"] or not raw["scratch"] >= 0:
-        raise ValueError("the template is not as long as the slots, or scratch is negative")
+    if len(raw["template"]) != raw["slots"]:
+        raise ValueError("the template is not as long as the slots")
     template = aligned_words(max(raw["slots"], 1))
     template[: raw["slots"]] = raw["template"]
     patches = aligned_words(3 * len(raw["patches"])).reshape(-1, 3)
@@ -162,7 +162,7 @@ def _steps(numbers: Sequence[int]) -> Words:
 
 def _check(plan: Plan) -> None:
     count = len(plan.template)
-    slots = [plan.arena, *plan.patches[:, 0], *plan.patches[:, 2]]
+    slots = [plan.arena, plan.scratch, *plan.patches[:, 0], *plan.patches[:, 2]]
     slots += [s for launch in plan.launches for s in (launch.first, launch.tasks)]
     slots += [s for tensor in (*plan.inputs, *plan.outputs) for s in tensor.slots]
     slots += [s for guard in plan.guards for s in (guard.left, guard.right)]

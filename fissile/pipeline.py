@@ -1,0 +1,376 @@
+"""THE file to read first: the ordered list of stages from an ONNX model to the bytes of an artifact.
+
+A stage is a function from what is known so far (`Work`) to what is known after it; `STAGES` names them in order, for
+`fissile show --after NAME`, for progress and for timing. This is the only room that knows all the others; the front
+door with the compile cache is `fissile.compiler`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from fissile import __version__
+from fissile.codegen.build import compile_modules
+from fissile.codegen.link import Image, link
+from fissile.codegen.llvm import emit_module, scratch_bytes
+from fissile.codegen.main import Launch, Memory, bind_entry, expr_dim, stitch
+from fissile.codegen.support import ENTRIES, support_text
+from fissile.errors import OptionError, did_you_mean
+from fissile.fission import fission
+from fissile.frontend import OperatorGraph, read_model
+from fissile.ir import loop as L
+from fissile.ir import text
+from fissile.ir.graph import Graph, Node
+from fissile.ir.primitive import constant_value, pack_array
+from fissile.options import Event, Options
+from fissile.orchestrate import plan as plans
+from fissile.orchestrate.greedy import greedy_plan
+from fissile.orchestrate.liveness import assign
+from fissile.orchestrate.plan import Kernel, Plan
+from fissile.rewrite import canonicalize
+from fissile.runtime.artifact import Contents, TargetCode, artifact_bytes
+from fissile.runtime.weights import Weight, layout
+from fissile.schedule.kernel import Lowered
+from fissile.schedule.lower import lower
+from fissile.target import Target
+
+Progress = Callable[[Event], None]
+MODULE_LINES = 2500  # lines of LLVM text that go into one module: enough to share out, few enough to start quickly
+
+
+@dataclass(frozen=True)
+class Loops:
+    """The kernels of a plan as loop functions for one target: each distinct function once, by name."""
+
+    target: Target
+    functions: Mapping[str, L.Function]
+    lowered: tuple[tuple[str, Lowered], ...]  # for every kernel of the plan: function name, arguments
+
+
+@dataclass(frozen=True)
+class Code:
+    """What one target runs: image and plan.json."""
+
+    target: Target
+    image: Image
+    plan: Mapping[str, Any]
+    functions: int
+    lines: int
+
+
+@dataclass(frozen=True)
+class Work:
+    """Everything known about a compilation; each stage adds its part and keeps the rest."""
+
+    model: str | Path | bytes | onnx.ModelProto
+    base_dir: str | Path | None
+    targets: tuple[Target, ...]
+    threads: int
+    options: Options
+    operators: OperatorGraph | None = None
+    graph: Graph | None = None
+    fired: Mapping[str, int] | None = None
+    plan: Plan | None = None
+    weights: tuple[tuple[Node, Weight], ...] = ()
+    loops: tuple[Loops, ...] = ()
+    texts: tuple[tuple[str, ...], ...] = ()
+    code: tuple[Code, ...] = ()
+    artifact: bytes = b""
+
+    def known(self, name: str) -> Any:
+        """A part that an earlier stage must have made."""
+        value = getattr(self, name)
+        if value is None or value == ():
+            raise ValueError(f"no stage has made {name} yet")
+        return value
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage: its name, what it does to the work, one line about the result, and the result as text."""
+
+    name: str
+    run: Callable[[Work], Work]
+    summary: Callable[[Work], str]
+    show: Callable[[Work], str]
+
+
+# ---------------------------------------------------------------- the stages
+
+
+def import_model(work: Work) -> Work:
+    """Model -> operator graph."""
+    return replace(work, operators=read_model(work.model, work.base_dir))
+
+
+def split_operators(work: Work) -> Work:
+    """Operator graph -> primitive graph (Korch section 3)."""
+    return replace(work, graph=fission(work.known("operators")))
+
+
+def canonicalize_graph(work: Work) -> Work:
+    """Primitive graph -> the same in canonical form, constants folded."""
+    disabled = frozenset(work.options.disable)
+    done = canonicalize(work.known("graph"), disabled) if work.options.rewrite else None
+    if done is None:
+        return replace(work, fired={})
+    return replace(work, graph=done.graph, fired=done.fired)
+
+
+def plan_kernels(work: Work) -> Work:
+    """Primitive graph -> plan."""
+    plan = greedy_plan(work.known("graph"))
+    plans.verify(plan)
+    leaves = dict.fromkeys(
+        n for k in plan.kernels() for n in k.inputs if plans.is_stored_leaf(n) and n.name != "input"
+    )
+    weights = [(n, _weight(f"w{k}", n)) for k, n in enumerate(leaves)]
+    return replace(work, plan=plan, weights=tuple(weights))
+
+
+def lower_kernels(work: Work) -> Work:
+    """Plan -> loop programs, one set per target; equal functions are kept once."""
+    plan: Plan = work.known("plan")
+    return replace(work, loops=tuple(_loops(plan.kernels(), t) for t in work.targets))
+
+
+def emit_text(work: Work) -> Work:
+    """Loop programs -> LLVM text in modules of similar size."""
+    return replace(work, texts=tuple(_modules(loops) for loops in work.loops))
+
+
+def build_images(work: Work) -> Work:
+    """LLVM text -> objects -> one flat image per target, with its plan."""
+    pairs = zip(work.loops, work.texts, strict=True)
+    return replace(work, code=tuple(_build(work, loops, texts) for loops, texts in pairs))
+
+
+def pack_artifact(work: Work) -> Work:
+    """Image, plan and weights -> the bytes of the artifact."""
+    targets = tuple(
+        TargetCode(c.target.name, c.target.features, c.image.code, c.plan) for c in work.code
+    )
+    weights = tuple(w for _, w in work.weights)
+    contents = Contents(_manifest(work), targets, weights)
+    return replace(work, artifact=artifact_bytes(contents))
+
+
+def run(work: Work, progress: Progress, until: str | None = None) -> Work:
+    """Run the stages in order, up to and with `until`, telling `progress` about each."""
+    for stage in STAGES:
+        progress(Event(stage.name))
+        start = time.perf_counter()
+        work = stage.run(work)
+        progress(Event(stage.name, stage.summary(work), time.perf_counter() - start))
+        if stage.name == until:
+            break
+    return work
+
+
+def show(work: Work, stage: str) -> str:
+    """The work as text after a stage. OptionError for a stage that does not exist."""
+    for row in STAGES:
+        if row.name == stage:
+            return row.show(run(work, lambda event: None, stage))
+    names = [row.name for row in STAGES]
+    raise OptionError("F605", f"there is no stage {stage}", remedy=did_you_mean(stage, names))
+
+
+# ---------------------------------------------------------------- parts of stages
+
+
+def _weight(name: str, node: Node) -> Weight:
+    """The stored form of a constant, packed if a kernel reads it in panels."""
+    array = _constant(node)
+    return Weight(name, node.dtype.name, array.shape, np.ascontiguousarray(array))
+
+
+def _constant(node: Node) -> np.ndarray:
+    if node.name == "pack":
+        source = _constant(node.inputs[0])
+        return pack_array(source, batch=node.attr("batch"), groups=node.attr("groups"))
+    if node.name == "reshape":
+        return _constant(node.inputs[0]).reshape(node.shape)  # constants have numbers for extents
+    value = constant_value(node)
+    if value is None:
+        raise ValueError(f"{node} is not a constant")
+    return value
+
+
+def _loops(kernels: Sequence[Kernel], target: Target) -> Loops:
+    names: dict[L.Function, str] = {}
+    lowered: list[tuple[str, Lowered]] = []
+    for kernel in kernels:
+        row = lower(kernel, target)
+        name = names.setdefault(row.function, f"k{len(names)}")
+        lowered.append((name, row))
+    functions = {name: replace(f, name=name) for f, name in names.items()}
+    return Loops(target, functions, tuple(lowered))
+
+
+def _modules(loops: Loops) -> tuple[str, ...]:
+    modules: list[str] = []
+    group: list[L.Function] = []
+    size = 0
+    for function in loops.functions.values():
+        lines = emit_module([function], loops.target).count("\n")
+        if group and size + lines > MODULE_LINES:
+            modules.append(emit_module(group, loops.target))
+            group, size = [], 0
+        group.append(function)
+        size += lines
+    if group:
+        modules.append(emit_module(group, loops.target))
+    return tuple(modules)
+
+
+def _build(work: Work, loops: Loops, texts: Sequence[str]) -> Code:
+    plan: Plan = work.known("plan")
+    stitched, bind = stitch(plan.graph, _launches(plan, loops), _memory(work, loops))
+    target = loops.target
+    main = emit_module([bind], target) + bind_entry()
+    jobs = work.options.workers
+    objects = compile_modules([*texts, main, support_text(target.arch)], target, jobs)
+    entries = [*ENTRIES, "fissile_bind", *loops.functions]
+    image = link(objects, entries)
+    lines = sum(t.count("\n") for t in texts)
+    return Code(target, image, {**stitched, "entries": image.symbols}, len(loops.functions), lines)
+
+
+def _launches(plan: Plan, loops: Loops) -> list[Launch]:
+    rows = iter(loops.lowered)
+    launches: list[Launch] = []
+    for number, step in enumerate(plan.steps):
+        for kernel in step.kernels:
+            name, row = next(rows)
+            served = dict.fromkeys(n for m in kernel.nodes for n in plan.graph.origins.get(m, ()))
+            launches.append(Launch(name, row.arguments, row.tasks, number, tuple(served)))
+    return launches
+
+
+def _memory(work: Work, loops: Loops) -> Memory:
+    plan: Plan = work.known("plan")
+    arena = assign(plan)
+    offsets = layout([w for _, w in work.weights]).offsets
+    scratch = []
+    for _, row in loops.lowered:
+        values = dict(zip(row.function.params, row.arguments, strict=True))
+        extents = {p: a for p, a in values.items() if not isinstance(a, Node)}
+        scratch.append(expr_dim(scratch_bytes(row.function), extents))  # type: ignore[arg-type]
+    weights = {node: offsets[w.name] for node, w in work.weights}
+    return Memory(weights, arena.place, arena.sizes, tuple(dict.fromkeys(scratch)))
+
+
+def _manifest(work: Work) -> dict[str, Any]:
+    operators: OperatorGraph = work.known("operators")
+    facts = operators.metadata
+    return {
+        "fissile": __version__,
+        "model": {
+            "name": facts.file_name,
+            "sha256": facts.sha256,
+            "producer_name": facts.producer.split(" ")[0],
+            "domain": "",
+            "description": facts.doc,
+            "graph_name": facts.graph_name,
+            "graph_description": "",
+            "version": 2**63 - 1,
+        },
+        "metadata": dict(facts.custom),
+        "foreign": [],
+        "threads": work.threads,
+        "options": work.options.key(),
+    }
+
+
+# ---------------------------------------------------------------- summaries
+
+
+def _said_imported(work: Work) -> str:
+    operators: OperatorGraph = work.known("operators")
+    weights = sum(a.nbytes for a in operators.initializers.values()) / 1e6
+    opset = operators.metadata.opsets.get("", 0)
+    return f"opset {opset} · {len(operators.operators)} operators · {weights:.1f} MB weights"
+
+
+def _said_fission(work: Work) -> str:
+    return f"{len(work.known('graph').nodes())} primitives"
+
+
+def _said_canonical(work: Work) -> str:
+    fired = work.fired or {}
+    nodes = len(work.known("graph").nodes())
+    return f"{nodes} primitives left · {len(fired)} rules fired {sum(fired.values())} times"
+
+
+def _said_plan(work: Work) -> str:
+    plan: Plan = work.known("plan")
+    return f"{len(plan.kernels())} kernels in {len(plan.steps)} steps · 0 measured"
+
+
+def _said_loops(work: Work) -> str:
+    distinct = sum(len(loops.functions) for loops in work.loops)
+    total = sum(len(loops.lowered) for loops in work.loops)
+    return f"{distinct} distinct kernels, {total - distinct} reused"
+
+
+def _said_text(work: Work) -> str:
+    lines = sum(t.count("\n") for texts in work.texts for t in texts)
+    return f"{sum(len(loops.functions) for loops in work.loops)} functions, {lines} IR lines"
+
+
+def _said_code(work: Work) -> str:
+    return f"{sum(len(c.image.code) for c in work.code) / 1e3:.0f} kB of machine code"
+
+
+def _said_artifact(work: Work) -> str:
+    return f"{len(work.artifact) / 1e6:.1f} MB"
+
+
+def _show_operators(work: Work) -> str:
+    operators: OperatorGraph = work.known("operators")
+    rows = (f"{', '.join(o.outputs)} = {o.title}({', '.join(o.inputs)})" for o in operators.operators)
+    return "\n".join(rows)
+
+
+def _show_graph(work: Work) -> str:
+    graph: Graph = work.known("graph")
+    numbers = {n: k for k, n in enumerate(graph.nodes())}
+    lines = []
+    for node, k in numbers.items():
+        attrs = ", ".join(f"{key}={value}" for key, value in node.attrs)
+        reads = ", ".join(f"%{numbers[i]}" for i in node.inputs)
+        lines.append(f"%{k}: {node.type} = {node.name}({', '.join(x for x in (reads, attrs) if x)})")
+    lines += [f"output {name} = %{numbers[n]}" for name, n in graph.outputs]
+    lines += [f"guard {g.left} == {g.right}  {g.message}" for g in graph.guards]
+    return "\n".join(lines)
+
+
+def _show_loops(work: Work) -> str:
+    parts = [text.show(f) for loops in work.loops for f in loops.functions.values()]
+    return "\n\n".join(parts)
+
+
+def _show_code(work: Work) -> str:
+    rows = [f"{c.target.name} {name} at {at}" for c in work.code for name, at in c.image.symbols.items()]
+    return "\n".join(rows)
+
+
+STAGES = (
+    Stage("import", import_model, _said_imported, _show_operators),
+    Stage("fission", split_operators, _said_fission, _show_graph),
+    Stage("canonicalize", canonicalize_graph, _said_canonical, _show_graph),
+    Stage("plan", plan_kernels, _said_plan, lambda work: plans.show(work.known("plan"))),
+    Stage("lower", lower_kernels, _said_loops, _show_loops),
+    Stage("emit", emit_text, _said_text, lambda w: "\n".join(t for ts in w.texts for t in ts)),
+    Stage("build", build_images, _said_code, _show_code),
+    Stage("artifact", pack_artifact, _said_artifact, lambda w: str(_manifest(w))),
+)
+
