@@ -39,11 +39,11 @@ from fissile.ir.text import show
 
 
 def verify(f: Function) -> None:
-    """Raise CompileError F410, which names every broken rule of `f`; answer nothing otherwise."""
+    """Raise CompileError F421, which names every broken rule of `f`; answer nothing otherwise."""
     found = problems(f)
     if found:
         raise CompileError(
-            "F410",
+            "F421",
             f"the loop program {f.name} is malformed",
             where=[Place(detail=text) for text in found],
             reason="a stage of the compiler made it; this is a fault of fissile",

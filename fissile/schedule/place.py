@@ -43,7 +43,7 @@ class Place:
 
 def refuse(step: object, reason: str) -> ScheduleError:
     """The error of a step that would break its law."""
-    return ScheduleError("F401", f"{step} is refused", reason=reason)
+    return ScheduleError("F420", f"{step} is refused", reason=reason)
 
 
 def find(step: object, f: Function, name: str) -> Place:

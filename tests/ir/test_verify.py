@@ -76,7 +76,7 @@ CASES: list[tuple[str, Stmt]] = [
 def test_broken_rule(rule: str, body: Stmt) -> None:
     f = Function("f", (A, n), body)
     assert any(rule in text for text in problems(f)), problems(f)
-    with pytest.raises(CompileError, match="F410"):
+    with pytest.raises(CompileError, match="F421"):
         verify(f)
 
 

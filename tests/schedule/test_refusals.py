@@ -134,7 +134,7 @@ def test_refusal(reason: str, body: str, schedule: tuple[Step, ...]) -> None:
     f = parse(head + body)
     with pytest.raises(ScheduleError) as caught:
         apply(f, schedule)
-    assert caught.value.code == "F401"
+    assert caught.value.code == "F420"
     assert reason in caught.value.reason
     assert type(schedule[-1]).__name__ in caught.value.message
 

@@ -101,7 +101,15 @@ REDUCE = parse("""def reduce(A: int32[M, N], C: int32[M], D: bool[M], M: int64, 
         for k in range(N):
             D[i] = D[i] & (A[i, k] < const(3, int32))
 """)
-CORPUS = (MATMUL, NAIVE, STAGES, LOCAL, TRANSPOSE, SCAN, REDUCE)
+SKEW = parse("""def skew(A: int64[M + 1, N + 1], C: int64[1], M: int64, N: int64):
+    for i in range(M):
+        for j in range(N):
+            A[i + 1, j] = A[i, j + 1] + j
+    for p in range(3):
+        for q in range(M):
+            C[0] = C[0] * 3 + A[q, 0] + p
+""")
+CORPUS = (MATMUL, NAIVE, STAGES, LOCAL, TRANSPOSE, SCAN, REDUCE, SKEW)
 Extents = tuple[int, ...]
 
 
@@ -152,7 +160,7 @@ def _step(draw: st.DrawFn, f: Function) -> Step:
     if kind is Fuse:
         return Fuse(draw(loop), draw(loop))
     if kind is Reorder:
-        return Reorder(tuple(draw(st.lists(loop, min_size=2, max_size=4, unique=True))))
+        return Reorder(tuple(draw(st.lists(loop, min_size=1, max_size=4, unique=True))))
     if kind in (Inline, ComputeRoot):
         return Inline(draw(buffer)) if kind is Inline else ComputeRoot(draw(buffer))
     if kind is ComputeAt:
