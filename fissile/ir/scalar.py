@@ -89,7 +89,7 @@ def _int_pow(a: Array, b: Array) -> Array:
         base, left = base * base, left >> 1
     odd = (b & 1) != 0
     negative = np.where(a == 1, 1, np.where(a == -1, np.where(odd, -1, 1), 0))
-    return np.where(b < 0, negative, result).astype(a.dtype)
+    return np.where(b < 0, negative.astype(a.dtype), result)
 
 
 def _pow(a: Array, b: Array) -> Array:
