@@ -243,7 +243,7 @@ def sink_transpose_reshape(node: Node) -> Outcome:
     if inner.primitive is not TRANSPOSE:
         return _NO_TRANSPOSE
     perm, x = inner.attr("perm"), inner.inputs[0]
-    groups = proved_groups(inner.shape, node.shape)
+    groups = proved_groups(inner.shape, node.shape) or _dropped(inner.shape, node.shape)
     if groups is None:
         return Refused("which axes are merged or cut together is not provable")
     order = _order_in_source(groups, perm, x.shape)
@@ -254,6 +254,17 @@ def sink_transpose_reshape(node: Node) -> Outcome:
     source = taken(x, first) or make(TRANSPOSE, x, perm=first)
     shaped = view(source, permuted(node.shape, tuple(places)))
     return transpose(shaped, inverse(tuple(places)))
+
+
+def _dropped(source: Shape, target: Shape) -> Groups | None:
+    """The groups of a reshape that leaves axes out: those are 1 in every call, by its own type rule, if unproved."""
+    groups: Groups = []
+    done = 0
+    for axis, extent in enumerate(source):
+        is_kept = done < len(target) and is_same(extent, target[done])
+        groups.append((range(axis, axis + 1), range(done, done + is_kept)))
+        done += is_kept
+    return groups if done == len(target) else None
 
 
 def _order_in_source(groups: Groups, perm: Perm, shape: Shape) -> list[int] | Refused:
@@ -272,6 +283,50 @@ def _order_in_source(groups: Groups, perm: Perm, shape: Shape) -> list[int] | Re
         if g not in order:
             order.insert(order.index(g - 1) + 1 if g else 0, g)
     return order
+
+
+@rule("reshape(broadcast(transpose(x, p))) -> transpose(reshape(broadcast(x)), q)", "reshape")
+def sink_transpose_repeat(node: Node) -> Outcome:
+    """Elements repeated along axes that are then merged (nearest resize): the transpose sinks through both."""
+    wide = node.inputs[0]
+    if wide.primitive is not BROADCAST or wide.inputs[0].primitive is not TRANSPOSE:
+        return Refused("the operand is no broadcast of a transpose")
+    whole = expanded(wide.inputs[0], wide.type.rank)
+    perm = whole.attr("perm")
+    source = make(BROADCAST, whole.inputs[0], shape=_unpermuted(wide.shape, perm))
+    return sink_transpose_reshape.apply(make(RESHAPE, transpose(source, perm), shape=node.shape))
+
+
+@rule("linear(transpose(reshape(transpose(x)))) -> linear(reshape(transpose(x)))", "matmul", "conv")
+def merge_transposes_of_parts(node: Node) -> Outcome:
+    """A transpose that can sink no further, of merged axes: their parts are moved there at once."""
+    merged = [_moved_parts(i) for i in node.inputs]
+    operands = [
+        i if isinstance(m, Refused) else m for i, m in zip(node.inputs, merged, strict=True)
+    ]
+    if operands == list(node.inputs):
+        return next(m for m in merged if isinstance(m, Refused))
+    return make(node.primitive, *operands, **dict(node.attrs))
+
+
+def _moved_parts(node: Node) -> Outcome:
+    """transpose(reshape(transpose(x))), the reshape merging axes, as a reshape of one transpose."""
+    shaped = node.inputs[0] if node.primitive is TRANSPOSE else node
+    if node is shaped or shaped.primitive is not RESHAPE:
+        return Refused("no operand is a transpose of a reshape")
+    inner = shaped.inputs[0]
+    if inner.primitive is not TRANSPOSE:
+        return Refused("the reshape is not one of a transpose")
+    groups = proved_groups(inner.shape, shaped.shape)
+    if groups is None or any(len(merged) != 1 for _, merged in groups):
+        return Refused("the reshape does not only merge axes")
+    parts = tuple(inner.attr("perm")[a] for p in node.attr("perm") for a in groups[p][0])
+    result = view(transpose(inner.inputs[0], parts), node.shape)
+    if result.inputs[0].primitive is TRANSPOSE and isinstance(
+        sink_transpose_reshape.apply(result), Node
+    ):
+        return Refused("the parts are neighbours, so the outer transpose is one that sank")
+    return result
 
 
 # ---------------------------------------------------------------- splits

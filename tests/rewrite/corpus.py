@@ -21,6 +21,7 @@ from fissile.rewrite.shape import moves_only_units
 
 Draw = Any  # what hypothesis hands in; generic in the strategy
 EXTENTS = (1, 2, 3, 4, 5, 7)
+ONE = symbol("d1")  # 1, but not provably
 SPECIAL = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-40, 3e38)
 
 
@@ -497,8 +498,25 @@ def sink_transpose_reshape(draw: Draw) -> Node:
         P("reshape", unit, shape=(c, h, w)),
         P("reshape", unit, shape=(c, h * w, 1, 1)),
         P("reshape", shuffle, shape=(n, 6, h)),
+        P("reshape", P("transpose", source([n, ONE, w, c]), perm=(0, 3, 1, 2)), shape=(n, c, w)),
     )
     return one(draw, *cases)
+
+
+@instance
+def sink_transpose_repeat(draw: Draw) -> Node:
+    h, w, c = extents(draw, 3, units=False)
+    t = P("transpose", source([6, h, 1, w, 1, c]), perm=(0, 5, 1, 2, 3, 4))
+    wide = P("broadcast", t, shape=(6, c, h, 2, w, 3))
+    return P("reshape", wide, shape=(6, c, h * 2, w * 3))
+
+
+@instance
+def merge_transposes_of_parts(draw: Draw) -> Node:
+    a, b = extents(draw, 2, units=False)
+    t = P("transpose", source([6, a, b, 8]), perm=(0, 2, 1, 3))
+    turned = P("transpose", P("reshape", t, shape=(6, b, a * 8)), perm=(0, 2, 1))
+    return P("matmul", turned, source([6, b, 9], "w"))
 
 
 def _split(draw: Draw) -> tuple[Node, tuple[DimLike, ...]]:

@@ -219,6 +219,12 @@ REFUSALS: list[tuple[str, str, Callable[[], Node]]] = [
     ("sink_transpose_reshape", "no transpose", lambda: P("reshape", X, shape=(6, A))),
     ("sink_transpose_reshape", "apart", lambda: P("reshape", _heads(), shape=(2, A, 15))),
     ("sink_transpose_reshape", "only axes", lambda: P("reshape", T, shape=(6 * A,))),
+    ("sink_transpose_reshape", "provable", lambda: P("reshape", T, shape=(B, 2 * B))),
+    ("sink_transpose_repeat", "no broadcast", lambda: P("reshape", T, shape=(A, 6))),
+    ("merge_transposes_of_parts", "no operand", lambda: LINEAR),
+    ("merge_transposes_of_parts", "not one of a transpose", lambda: _product(X, (2, 3 * A))),
+    ("merge_transposes_of_parts", "only merge", lambda: _product(_turned(), (A, 2, 3))),
+    ("merge_transposes_of_parts", "neighbours", lambda: _product(_shuffled(), (15, A))),
     ("sink_split_elementwise", "no operand", lambda: P("exp", P("reshape", X, shape=(6, A)))),
     (
         "sink_split_elementwise",
@@ -260,6 +266,21 @@ REFUSALS: list[tuple[str, str, Callable[[], Node]]] = [
 
 def _cuts_apart() -> list[Node]:
     return [_cut(X, (0, 0, 0), (2, 1, A)), _cut(X, (0, 2, 0), (2, 1, A))]
+
+
+def _product(x: Node, shape: tuple[Any, ...]) -> Node:
+    merged = P("reshape", x, shape=shape)
+    n = len(shape)
+    turned = P("transpose", merged, perm=(*range(n - 2), n - 1, n - 2))
+    return P("matmul", turned, source((*turned.shape[:-2], turned.shape[-1], 2), "b"))
+
+
+def _shuffled() -> Node:
+    return P("transpose", source([3, 5, A]), perm=(1, 0, 2))
+
+
+def _turned() -> Node:
+    return P("transpose", source([6, A]), perm=(1, 0))
 
 
 def _heads() -> Node:
