@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 
 from fissile.errors import ModelError, Place, UnsupportedError
 from fissile.fission.build import constant_of
+from fissile.fission.control import CONTROL
 from fissile.fission.table import Call, Refusal, Result, Row, lookup
 from fissile.fission.values import symbolic
 from fissile.frontend.function import function_body
@@ -21,9 +23,10 @@ from fissile.frontend.operator_graph import Operator, OperatorGraph, Value
 from fissile.ir.dim import Dim, DimLike, lower_bound, min_, parse, symbol
 from fissile.ir.dtype import BFLOAT16, FLOAT16, FLOAT32, DType, dtype
 from fissile.ir.graph import Graph, Guard, Node, constraints, make, toposort
-from fissile.ir.primitive import INPUT, cast, constant_value
+from fissile.ir.primitive import INPUT, cast
 
 HALVES = (FLOAT16, BFLOAT16)
+Results: TypeAlias = tuple[Node | None, ...]
 
 
 @dataclass
@@ -151,12 +154,14 @@ def _step(walk: _Walk, operator: Operator) -> None:
     inputs = tuple(walk.values[n] if n else None for n in operator.inputs)
     present = [n for n in operator.inputs if n and n not in walk.absent]
     poisoned = any(walk.values[n] is None for n in present)
-    results: tuple[Node | None, ...] = ()
+    results: Results = ()
     if not poisoned:
         try:
             results = _split(walk, operator, inputs)
         except Refusal as refusal:
             walk.problems.append(Place(operator.where, operator.title, str(refusal)))
+        except ModelError:  # from within a body, where the place is named better
+            raise
         except (ValueError, TypeError, IndexError, KeyError) as error:
             raise _impossible(operator, inputs, error) from error
     for k, name in enumerate(operator.outputs):
@@ -165,20 +170,17 @@ def _step(walk: _Walk, operator: Operator) -> None:
     _remember(walk.origins, results, operator.where)
 
 
-def _impossible(
-    operator: Operator, inputs: tuple[Node | None, ...], error: Exception
-) -> ModelError:
+def _impossible(operator: Operator, inputs: Results, error: Exception) -> ModelError:
     types = ", ".join("nothing" if i is None else str(i.type) for i in inputs)
     place = Place(operator.where, operator.title, f"of {types}")
     return ModelError("F014", "an operator's inputs do not fit", where=place, reason=str(error))
 
 
-def _split(
-    walk: _Walk, operator: Operator, inputs: tuple[Node | None, ...]
-) -> tuple[Node | None, ...]:
-    if operator.type == "If" and not operator.domain:
-        return _branch(walk, operator, inputs[0])
+def _split(walk: _Walk, operator: Operator, inputs: Results) -> Results:
     call = Call(operator)
+    control = None if operator.domain else CONTROL.get(operator.type)
+    if control is not None:
+        return control(lambda body, given: _body_of(walk, body, given), call, inputs)
     found = symbolic(call, inputs)
     if found is not None:
         return (found,)
@@ -193,19 +195,25 @@ def _split(
     return results
 
 
-def _by_definition(
-    walk: _Walk, operator: Operator, inputs: tuple[Node | None, ...]
-) -> tuple[Node | None, ...]:
+def _body_of(walk: _Walk, body: OperatorGraph, inputs: Results) -> Results:
+    """The outputs of a body; what its inputs do not name it takes from the graph around it."""
+    values = dict(walk.values)
+    values.update((v.name, node) for v, node in zip(body.inputs, inputs, strict=True))
+    inner = _Walk(values, walk.problems, walk.guards, walk.origins)
+    _run(inner, body, [o.name for o in body.outputs])
+    return tuple(inner.values.get(o.name) for o in body.outputs)
+
+
+def _by_definition(walk: _Walk, operator: Operator, inputs: Results) -> Results:
     """The operator split as ONNX defines it by other operators."""
     kinds = [None if i is None else (i.dtype.name, tuple(map(_plain, i.shape))) for i in inputs]
     body = function_body(operator, kinds)
     if body is None:
         raise Refusal("no native definition")
     values: dict[str, Node | None] = {v.name: None for v in body.inputs}
-    absent = {v.name for v in body.inputs[len(inputs) :]}
     values.update((v.name, node) for v, node in zip(body.inputs, inputs, strict=False))
-    absent.update(v.name for v, node in zip(body.inputs, inputs, strict=False) if node is None)
-    inner = _Walk(values, walk.problems, walk.guards, walk.origins, frozenset(absent))
+    absent = frozenset(name for name, node in values.items() if node is None)
+    inner = _Walk(values, walk.problems, walk.guards, walk.origins, absent)
     wanted = [o.name for o in body.outputs[: len(operator.outputs)]]
     _run(inner, body, wanted)
     return tuple(inner.values.get(name) for name in wanted)
@@ -215,7 +223,7 @@ def _plain(extent: DimLike) -> int | str:
     return str(extent) if isinstance(extent, Dim) else int(extent)
 
 
-def _called(row: Row, call: Call, inputs: tuple[Node | None, ...]) -> tuple[Node | None, ...]:
+def _called(row: Row, call: Call, inputs: Results) -> Results:
     """The function's results; half types go in as float32 and come out rounded once."""
     half = next((i.dtype for i in inputs if i is not None and i.dtype in HALVES), None)
     if row.raw or half is None:
@@ -225,23 +233,12 @@ def _called(row: Row, call: Call, inputs: tuple[Node | None, ...]) -> tuple[Node
     return tuple(_narrow(node, half, k in row.wide) for k, node in enumerate(results))
 
 
-def _tuple(result: Result) -> tuple[Node | None, ...]:
+def _tuple(result: Result) -> Results:
     return (result,) if isinstance(result, Node) else result
 
 
 def _narrow(node: Node | None, half: DType, is_wide: bool) -> Node | None:
     return node if node is None or is_wide or node.dtype is not FLOAT32 else cast(node, half)
-
-
-def _branch(walk: _Walk, operator: Operator, condition: Node | None) -> tuple[Node | None, ...]:
-    """The outputs of the branch that a constant condition takes."""
-    value = None if condition is None else constant_value(condition)
-    if value is None:
-        raise Refusal("the condition of an If depends on the data")
-    body: OperatorGraph = operator.attr("then_branch" if value.any() else "else_branch")
-    inner = _Walk(dict(walk.values), walk.problems, walk.guards, walk.origins)
-    _run(inner, body, [o.name for o in body.outputs])
-    return tuple(inner.values[o.name] for o in body.outputs)
 
 
 def _remember(
