@@ -130,7 +130,7 @@ def function_names(text: str) -> list[str]:
 
 def _refusal(work: _Work) -> CompileError:
     places = [", ".join(function_names(work.texts[i])) or f"module {i}" for i in work.problems]
-    reasons = dict.fromkeys(text.splitlines()[0] for text in work.problems.values() if text)
+    reasons = dict.fromkeys(" ".join(text.split()[:60]) for text in work.problems.values())
     return CompileError(
         "F430",
         "LLVM cannot compile a generated kernel",

@@ -1,0 +1,58 @@
+"""Workers: objects in order, refusals and crashes that name the functions."""
+
+from __future__ import annotations
+
+import pytest
+
+from fissile.codegen import build
+from fissile.codegen.build import compile_modules, function_names, worker_count
+from fissile.codegen.link import link
+from fissile.errors import CompileError
+from fissile.target import named
+
+TARGET = named("x86-64-v3")
+
+
+def module(name: str, number: int) -> str:
+    return f"define void @{name}(ptr %p) {{\nstore i64 {number}, ptr %p\nret void\n}}\n"
+
+
+def test_objects_come_in_the_order_of_the_texts() -> None:
+    texts = [module(f"k{i}", i) for i in range(5)]
+    objects = compile_modules(texts, TARGET, jobs=2)
+    for i, data in enumerate(objects):
+        assert list(link([data]).symbols) == [f"k{i}"]
+
+
+def test_no_modules_need_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "_start", None)
+    assert compile_modules([], TARGET) == []
+
+
+def test_same_text_gives_the_same_object() -> None:
+    text = module("same", 3)
+    first, second = (compile_modules([text, text], TARGET, jobs=1) for _ in range(2))
+    assert first == second
+    assert first[0] == first[1]
+
+
+def test_small_work_stays_with_one_worker() -> None:
+    assert worker_count([module("a", 1), module("b", 2)], jobs=8) == 1
+    assert worker_count(["x" * build.SMALL] * 3, jobs=2) == 2
+    assert worker_count(["x" * build.SMALL] * 3, jobs=8) == 3
+
+
+def test_a_refused_module_is_named() -> None:
+    with pytest.raises(CompileError, match="(?s)F430.*bad_one") as caught:
+        compile_modules([module("good", 1), "define void @bad_one(ptr %p) { nonsense }"], TARGET)
+    assert caught.value.where[0].node == "bad_one"
+
+
+def test_a_crash_of_llvm_is_an_error_that_names_the_functions() -> None:
+    text = module("unlucky", 1).replace("ret void", 'call void asm "nonsense", ""()\nret void')
+    with pytest.raises(CompileError, match="unlucky"):
+        compile_modules([module("lucky", 1), text], TARGET)
+
+
+def test_functions_of_a_text() -> None:
+    assert function_names(module("one", 1) + module("two", 2)) == ["one", "two"]
