@@ -98,9 +98,11 @@ def read_plan(text: bytes | memoryview) -> Plan:
     """Parse and check `plan.json`; ArtifactError F104 if it contradicts itself."""
     try:
         plan = _parsed(json.loads(bytes(text)))
+        _check(plan)
+    except ArtifactError:
+        raise
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise _contradiction(f"{type(error).__name__}: {error}") from error
-    _check(plan)
     return plan
 
 

@@ -209,9 +209,10 @@ def launch(kernel: str, first: int, step: int) -> dict[str, Any]:
 
 
 def rows_plan() -> dict[str, Any]:
-    """Slots: 1 = n, 2 = 3, 3 = arena bytes, 4 = offset of w; arguments from 10, 20 and 30 on."""
+    """Slots: 1 = n, 2 = 3, 3 = arena bytes, 4 = offset of w, 6 = scratch bytes; arguments from 10, 20, 30 on."""
     template = [0] * 40
     template[2] = 3
+    template[6] = 8
     return {
         "symbols": [{"name": "n", "input": 0, "axis": 0, "scale": 1, "offset": 0}],
         "inputs": [tensor(name, "float32", ["n", 3], [1, 2]) for name in "xy"],
@@ -221,7 +222,7 @@ def rows_plan() -> dict[str, Any]:
         + [[30, 0, 0], [31, 5, 0]],
         "launches": [launch("k0", 10, 0), launch("k1", 20, 1), launch("k2", 30, 1)],
         "guards": [{"left": 1, "right": 5, "relation": "le", "message": "n is at most 100000"}],
-        "scratch": 8,
+        "scratch": 6,
     }
 
 
@@ -237,7 +238,7 @@ def chain_plan() -> dict[str, Any]:
         + [[19, 0, 0], [20, 3, 0]],
         "launches": [launch("k0", first, step) for step, first in enumerate(firsts)],
         "guards": [],
-        "scratch": 0,
+        "scratch": 0,  # a slot that stays 0
     }
 
 

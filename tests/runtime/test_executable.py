@@ -195,7 +195,7 @@ answer([memory.arena, memory.scratch, memory.weights, profile.seconds.shape,
         sorted(profile.by_node()), len(profile.table().splitlines()), len(trace)])
 """
     arena, scratch, weights, shape, sane, nodes, lines, events = child(text)
-    assert (arena, scratch, weights) == (1216, 16, 76)
+    assert (arena, scratch, weights) == (1216, 128, 76)
     assert shape == [5, 3]
     assert sane
     assert nodes == ["/k0", "/k1", "/k2"]
