@@ -9,10 +9,11 @@ Invariant: inputs, names of outputs and origins are kept; an equality of extents
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fissile.errors import CompileError
+from fissile.ir.dim import DimLike
 from fissile.ir.graph import Graph, Guard, Node, constraints, make, users
 from fissile.rewrite.rule import Refused, Rule
 
@@ -43,15 +44,16 @@ class _Pass:
 def rewrite(graph: Graph, rules: Sequence[Rule]) -> Rewritten:
     """Apply `rules` wherever they fire until none does. CompileError F301 when they never stop.
 
-    >>> from fissile.ir.graph import Graph, make
-    >>> from fissile.ir.primitive import INPUT, TRANSPOSE
-    >>> import fissile.rewrite.compose
-    >>> from fissile.rewrite.rule import RULES
-    >>> x = make(INPUT, name="x", dtype="float32", shape=(2, 3))
-    >>> twice = make(TRANSPOSE, make(TRANSPOSE, x, perm=(1, 0)), perm=(1, 0))
-    >>> done = rewrite(Graph((x,), (("y", twice),)), tuple(RULES.values()))
-    >>> done.graph.outputs[0][1] is x, done.fired["merge_transposes"]
-    (True, 1)
+        >>> from fissile.ir.dim import DimLike
+    from fissile.ir.graph import Graph, make
+        >>> from fissile.ir.primitive import INPUT, TRANSPOSE
+        >>> import fissile.rewrite.compose
+        >>> from fissile.rewrite.rule import RULES
+        >>> x = make(INPUT, name="x", dtype="float32", shape=(2, 3))
+        >>> twice = make(TRANSPOSE, make(TRANSPOSE, x, perm=(1, 0)), perm=(1, 0))
+        >>> done = rewrite(Graph((x,), (("y", twice),)), tuple(RULES.values()))
+        >>> done.graph.outputs[0][1] is x, done.fired["merge_transposes"]
+        (True, 1)
     """
     before = list(constraints(graph))
     free = _by_root(r for r in rules if not r.private)
@@ -66,12 +68,20 @@ def rewrite(graph: Graph, rules: Sequence[Rule]) -> Rewritten:
             break
         graph, counts = _sweep(graph, free, exact=False)
         fired.update(counts)
-    still = {(a, b) for _, a, b in constraints(graph)}
-    lost = tuple(Guard(a, b, f"{node.name}: {a} = {b}") for node, a, b in before)
-    kept = tuple(g for g in lost if (g.left, g.right) not in still and g not in graph.guards)
-    return Rewritten(
-        Graph(graph.inputs, graph.outputs, graph.origins, graph.guards + kept), dict(fired)
-    )
+    guards = graph.guards + _lost_guards(before, graph)
+    return Rewritten(Graph(graph.inputs, graph.outputs, graph.origins, guards), dict(fired))
+
+
+def _lost_guards(before: list[tuple[Node, DimLike, DimLike]], graph: Graph) -> tuple[Guard, ...]:
+    """Guards for what was demanded by nodes that are no more, and is demanded by nothing else."""
+    known = {frozenset((g.left, g.right)) for g in graph.guards}
+    known |= {frozenset((a, b)) for _, a, b in constraints(graph)}
+    lost = []
+    for node, a, b in before:
+        if frozenset((a, b)) not in known:
+            known.add(frozenset((a, b)))
+            lost.append(Guard(a, b, f"{node.name}: {a} = {b}"))
+    return tuple(lost)
 
 
 def refusals(graph: Graph, rule: Rule) -> list[tuple[Node, str]]:
@@ -86,9 +96,9 @@ def refusals(graph: Graph, rule: Rule) -> list[tuple[Node, str]]:
     return found
 
 
-def _by_root(rules: object) -> dict[str, list[Rule]]:
+def _by_root(rules: Iterable[Rule]) -> dict[str, list[Rule]]:
     table: dict[str, list[Rule]] = {}
-    for rule in rules:  # type: ignore[attr-defined]
+    for rule in rules:
         for root in rule.roots:
             table.setdefault(root, []).append(rule)
     return table
@@ -157,7 +167,7 @@ def _step(node: Node, state: _Pass) -> Node:
         outcome = _apply(rule, new, state.readers)
         if isinstance(outcome, Node) and outcome is not new:
             state.fired[rule.name] += 1
-            if outcome.type != new.type and outcome.dtype is not new.dtype:
+            if outcome.dtype is not new.dtype or outcome.type.rank != new.type.rank:
                 raise CompileError("F302", f"rule {rule.name} changed {new} to {outcome}")
             _succeed(state, new, outcome)
             return outcome

@@ -7,6 +7,7 @@ is proved for every value of the symbols; a view never computes anything.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -30,12 +31,17 @@ def is_same(a: DimLike, b: DimLike) -> bool:
     """Whether two extents are provably equal."""
     if isinstance(a, int) and isinstance(b, int):
         return a == b
-    return a is b or equal(a, b) is True
+    return a is b or _is_proved_equal(a, b)
+
+
+@lru_cache(maxsize=1 << 16)  # the same few extents are compared at every node
+def _is_proved_equal(a: DimLike, b: DimLike) -> bool:
+    return equal(a, b) is True
 
 
 def is_unit(extent: DimLike) -> bool:
     """Whether an extent is provably 1."""
-    return extent == 1 if isinstance(extent, int) else equal(extent, 1) is True
+    return is_same(extent, 1)
 
 
 def is_same_shape(a: Sequence[DimLike], b: Sequence[DimLike]) -> bool:

@@ -29,7 +29,7 @@ from tests.rewrite.corpus import (
 )
 
 SUMMED = ("sink_transpose_reduce", "sink_split_reduce", "power_to_mul")
-QUICK = settings(max_examples=25, deadline=None)
+QUICK = settings(max_examples=15, deadline=None)
 
 
 def is_exact(name: str) -> bool:
@@ -70,7 +70,7 @@ def test_fires_and_keeps_the_value(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(RULES))
 def test_all_rules_together_end_and_keep_the_value(name: str) -> None:
-    @settings(max_examples=8, deadline=None)
+    @settings(max_examples=5, deadline=None)
     @given(st.data())
     def check(drawn: st.DataObject) -> None:
         graph = graph_of(INSTANCES[name](drawn.draw))
