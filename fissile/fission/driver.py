@@ -164,6 +164,9 @@ def _step(walk: _Walk, operator: Operator) -> None:
             raise
         except (ValueError, TypeError, IndexError, KeyError) as error:
             raise _impossible(operator, inputs, error) from error
+    for node in results:
+        if node is not None and any(not isinstance(d, Dim) and d < 0 for d in node.shape):
+            raise _impossible(operator, inputs, ValueError(f"the result would be {node.type}"))
     for k, name in enumerate(operator.outputs):
         if name:
             walk.values[name] = results[k] if k < len(results) else None

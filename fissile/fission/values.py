@@ -285,11 +285,17 @@ def _slice(
     last = tuple(call.attr("ends", ())) if ends is None else _numbers(ends)
     places = _axes(call, axes) or tuple(range(len(first)))
     strides = (1,) * len(first) if steps is None else _numbers(steps)
-    cut = [slice(None)] * x.ndim
     for axis, start, end, step in zip(places, first, last, strides, strict=True):
-        bound = None if step < 0 and end < -x.shape[axis] else end
-        cut[axis] = slice(start, bound, step)
-    return x[tuple(cut)]
+        x = np.take(x, _places(x.shape[axis], start, end, step), axis=axis)
+    return x
+
+
+def _places(extent: int, start: int, end: int, step: int) -> range:
+    """The indices of a slice: a start before the axis is clamped to its first element, unlike Python's."""
+    first, last = (b + extent if b < 0 else b for b in (start, end))
+    if step > 0:
+        return range(min(max(first, 0), extent), min(max(last, 0), extent), step)
+    return range(min(max(first, 0), extent - 1), min(max(last, -1), extent - 1), step)
 
 
 @_meaning("Expand")

@@ -18,6 +18,10 @@ from fissile.ir.dim import evaluate as number
 from fissile.ir.graph import Graph, evaluate
 
 Arrays = Mapping[str, np.ndarray]
+_CODES = ("Fail", "InvalidArgument", "InvalidGraph", "NotImplemented", "RuntimeException")
+onnxruntime_errors = tuple(
+    getattr(onnxruntime.capi.onnxruntime_pybind11_state, name) for name in _CODES
+)
 
 
 def one_operator(

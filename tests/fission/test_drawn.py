@@ -1,0 +1,330 @@
+"""Drawn operators, with numbers or names as extents, against onnxruntime or numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from fissile.errors import ModelError, UnsupportedError
+from fissile.fission import fission, unsupported
+from fissile.frontend import read_model
+from fissile.ir.graph import evaluate
+from tests.fission.oracle import (
+    Arrays,
+    one_operator,
+    onnxruntime_errors,
+    reference,
+    run,
+    same,
+    symbols_of,
+)
+
+Shapes: TypeAlias = Mapping[str, Sequence[int | str]]
+EXTENTS = st.sampled_from([0, 1, 2, 3, 5, 7])
+DRAWN = settings(max_examples=60, deadline=None)
+
+
+def values(shape: Sequence[int], seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def names(name: str, rank: int) -> list[str]:
+    return [f"{name}{k}" for k in range(rank)]
+
+
+def agree(model: onnx.ModelProto, feeds: Arrays, tolerance: float = 2e-5) -> None:
+    try:
+        want = reference(model, feeds)
+    except onnxruntime_errors:
+        assume(False)
+    got = run(model, feeds)
+    for a, b in zip(got, want, strict=True):
+        assert same(a, b, tolerance), f"{a.shape} {b.shape}\n{a}\n{b}"
+
+
+@given(st.data())
+@DRAWN
+def test_broadcasting(data: st.DataObject) -> None:
+    shape = data.draw(st.lists(EXTENTS, max_size=4))
+    sides = []
+    for _ in range(2):
+        ones = data.draw(st.lists(st.booleans(), min_size=len(shape), max_size=len(shape)))
+        side = [1 if one else d for one, d in zip(ones, shape)]
+        sides.append(side[data.draw(st.integers(0, len(side))) :])
+    a, b = values(sides[0]), values(sides[1], 1)
+    kind = data.draw(st.sampled_from(["Add", "Div", "Max", "Where"]))
+    inputs = [("a", a), ("b", b)]
+    if kind == "Where":
+        inputs.insert(0, ("c", np.asarray(values(sides[0], 2) > 0)))
+    agree(one_operator(kind, inputs), dict(inputs))
+
+
+@given(st.data())
+@DRAWN
+def test_broadcasting_of_named_extents(data: st.DataObject) -> None:
+    shape = data.draw(st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=3))
+    thin = [data.draw(st.sampled_from([1, d])) for d in shape]
+    wide, narrow = values(shape), values(thin, 1)
+    model = one_operator(
+        "Mul",
+        [("a", wide), ("b", narrow)],
+        free={"a": names("p", len(shape)), "b": names("q", len(shape))},
+    )
+    agree(model, {"a": wide, "b": narrow})
+
+
+def test_extents_that_do_not_broadcast_break_a_guard() -> None:
+    a, b = values([2]), values([3])
+    model = one_operator("Add", [("a", a), ("b", b)], free={"a": ["p"], "b": ["q"]})
+    with pytest.raises(AssertionError, match="must broadcast"):
+        run(model, {"a": a, "b": b})
+
+
+def test_numbers_that_do_not_broadcast_are_an_error() -> None:
+    with pytest.raises(ModelError, match=r"it +Add\(18\)"):
+        run(one_operator("Add", [("a", values([2])), ("b", values([3]))]), {})
+
+
+@given(st.data())
+@DRAWN
+def test_convolution(data: st.DataObject) -> None:
+    rank = data.draw(st.integers(1, 2))
+    groups = data.draw(st.sampled_from([1, 1, 2, 3]))
+    inner, outs = data.draw(st.sampled_from([(1, 1), (2, 1), (3, 2)]))
+    taps = [data.draw(st.integers(1, 3)) for _ in range(rank)]
+    attributes = windows(data, rank, dilated=True)
+    dilations = attributes.get("dilations", [1] * rank)
+    least = [(t - 1) * d + 1 for t, d in zip(taps, dilations)]
+    spatial = [n + data.draw(st.integers(0, 6)) for n in least]
+    x = values([2, groups * inner, *spatial])
+    w, bias = values([groups * outs, inner, *taps], 1), values([groups * outs], 2)
+    model = one_operator(
+        "Conv",
+        [("x", x), ("w", w), ("b", bias)],
+        free={"x": ["n", groups * inner, *names("s", rank)]},
+        group=groups,
+        kernel_shape=taps,
+        **attributes,
+    )
+    agree(model, {"x": x, "w": w, "b": bias})
+
+
+def windows(data: st.DataObject, rank: int, dilated: bool) -> dict[str, Any]:
+    drawn: dict[str, Any] = {"strides": [data.draw(st.integers(1, 3)) for _ in range(rank)]}
+    mode = data.draw(st.sampled_from(["NOTSET", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"]))
+    drawn["auto_pad"] = mode
+    if mode == "NOTSET":
+        drawn["pads"] = [data.draw(st.integers(0, 1)) for _ in range(2 * rank)]
+        if dilated:
+            drawn["dilations"] = [data.draw(st.integers(1, 2)) for _ in range(rank)]
+    return drawn
+
+
+@given(st.data())
+@DRAWN
+def test_transposed_convolution(data: st.DataObject) -> None:
+    groups = data.draw(st.sampled_from([1, 1, 2]))
+    taps = [data.draw(st.integers(1, 3)) for _ in range(2)]
+    tiles = data.draw(st.booleans())
+    strides = taps if tiles else [data.draw(st.integers(1, 3)) for _ in range(2)]
+    pads = [data.draw(st.integers(0, 1)) for _ in range(4)]
+    x, w = values([1, 2 * groups, 4, 3]), values([2 * groups, 3, *taps], 1)
+    model = one_operator(
+        "ConvTranspose",
+        [("x", x), ("w", w)],
+        free={"x": ["n", 2 * groups, "h", "w"]},
+        group=groups,
+        strides=strides,
+        pads=pads,
+        dilations=[1, 1 if tiles else data.draw(st.integers(1, 2))],
+        output_padding=[0 if tiles else min(1, s - 1) for s in strides],
+    )
+    agree(model, {"x": x, "w": w})
+
+
+@given(st.data())
+@DRAWN
+def test_pooling(data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from(["MaxPool", "AveragePool"]))
+    taps = [data.draw(st.integers(2, 3)) for _ in range(2)]
+    attributes = windows(data, 2, dilated=kind == "MaxPool")
+    dilations = attributes.get("dilations", [1, 1])
+    least = [(t - 1) * d + 1 for t, d in zip(taps, dilations)]
+    spatial = [n + data.draw(st.integers(0, 6)) for n in least]
+    if attributes["auto_pad"] == "NOTSET":
+        attributes["ceil_mode"] = data.draw(st.integers(0, 1))
+    if kind == "AveragePool":
+        attributes["count_include_pad"] = data.draw(st.integers(0, 1))
+    x = values([2, 3, *spatial])
+    free: Shapes | None = {"x": ["n", 3, "h", "w"]} if data.draw(st.booleans()) else None
+    outputs = 2 if kind == "MaxPool" and data.draw(st.booleans()) else 1
+    model = one_operator(
+        kind, [("x", x)], outputs, opset=19, free=free, kernel_shape=taps, **attributes
+    )
+    agree(model, {"x": x})
+
+
+MODES = ["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel", "half_pixel_symmetric"]
+ROUNDINGS = ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"]
+
+
+@given(st.data())
+@DRAWN
+def test_resize(data: st.DataObject) -> None:
+    h, w = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 6))
+    x = values([1, 2, h, w])
+    mode = data.draw(st.sampled_from(MODES))
+    kind = data.draw(st.sampled_from(["nearest", "linear"]))
+    inputs: list[tuple[str, np.ndarray | None]] = [("x", x), ("roi", None)]
+    if data.draw(st.booleans()):
+        scales = [1, 1, data.draw(st.sampled_from([0.5, 1.5, 2, 3])), 2]
+        inputs.append(("scales", np.array(scales, np.float32)))
+    else:
+        sizes = [1, 2, data.draw(st.integers(1, 9)), data.draw(st.integers(1, 9))]
+        inputs += [("scales", None), ("sizes", np.array(sizes, np.int64))]
+    free: Shapes | None = {"x": [1, 2, "h", "w"]} if data.draw(st.booleans()) else None
+    model = one_operator(
+        "Resize",
+        inputs,
+        free=free,
+        constants=["scales", "sizes"],
+        opset=19,
+        mode=kind,
+        coordinate_transformation_mode=mode,
+        nearest_mode=data.draw(st.sampled_from(ROUNDINGS)),
+    )
+    agree(model, {"x": x})
+
+
+@given(st.data())
+@DRAWN
+def test_slice(data: st.DataObject) -> None:
+    n = data.draw(st.sampled_from([0, 1, 4, 7]))
+    bound = st.sampled_from([-(2**62), -9, -4, -1, 0, 1, 3, 7, 9, 2**62])
+    start, end = data.draw(bound), data.draw(bound)
+    step = data.draw(st.sampled_from([1, 2, 3, -1, -2, -5]))
+    x = values([3, n])
+    parts = [("x", x)] + [
+        (name, np.array([v], np.int64))
+        for name, v in (("s", start), ("e", end), ("a", -1), ("t", step))
+    ]
+    free = {"x": ["n", "m"]} if data.draw(st.booleans()) else None
+    model = one_operator("Slice", parts, free=free, constants=["s", "e", "a", "t"])
+    agree(model, {"x": x}, 0)
+
+
+@given(st.data())
+@DRAWN
+def test_matmul(data: st.DataObject) -> None:
+    m, k, n = (data.draw(EXTENTS) for _ in range(3))
+    batch = data.draw(st.lists(st.sampled_from([1, 2, 3]), max_size=2))
+    left = batch[data.draw(st.integers(0, len(batch))) :]
+    right = [data.draw(st.sampled_from([1, d])) for d in batch]
+    a = values([k] if data.draw(st.booleans()) else [*left, m, k])
+    b = values([k] if data.draw(st.booleans()) else [*right, k, n], 1)
+    (got,) = run(one_operator("MatMul", [("a", a), ("b", b)]), {"a": a, "b": b})
+    assert same(got, np.matmul(a, b))
+
+
+@pytest.mark.parametrize("mode", ["reflect", "edge", "wrap"])
+@pytest.mark.parametrize("named", [False, True])
+def test_pads_that_mirror(mode: str, named: bool) -> None:
+    x = values([2, 5])
+    pads = np.array([0, 3, 1, 2], np.int64)
+    model = one_operator(
+        "Pad",
+        [("x", x), ("p", pads)],
+        opset=19,
+        free={"x": ["n", "m"]} if named else None,
+        constants=["p"],
+        mode=mode,
+    )
+    agree(model, {"x": x})
+
+
+def test_equal_names_are_one_symbol_and_unnamed_extents_are_not() -> None:
+    x = values([2, 2])
+    model = one_operator("Relu", [("x", x)], free={"x": ["n", "n"]})
+    graph = fission(read_model(model))
+    assert graph.inputs[0].shape[0] is graph.inputs[0].shape[1]
+    model.graph.input[0].type.tensor_type.shape.dim[1].ClearField("dim_param")
+    graph = fission(read_model(model))
+    assert list(map(str, graph.inputs[0].shape)) == ["n", "`x:1`"]
+
+
+def test_extents_may_be_expressions() -> None:
+    x = values([8, 3])
+    graph = fission(read_model(one_operator("Relu", [("x", x)], free={"x": ["4*h", "a b"]})))
+    symbols = symbols_of(graph, {"x": x})
+    assert symbols == {"h": 2, "a b": 3}
+    np.testing.assert_array_equal(evaluate(graph, {"x": x}, symbols)["y0"], np.maximum(x, 0))
+
+
+@pytest.mark.parametrize("of", ["float16", "bfloat16"])
+def test_half_types_round_once_per_operator(of: str) -> None:
+    x = values([5, 7])
+    code = {"float16": onnx.TensorProto.FLOAT16, "bfloat16": onnx.TensorProto.BFLOAT16}[of]
+    info = onnx.helper.make_tensor_value_info("x", code, ["n", 7])
+    node = onnx.helper.make_node("Softmax", ["x"], ["y"])
+    graph = onnx.helper.make_graph([node], "g", [info], [onnx.ValueInfoProto(name="y")])
+    model = onnx.helper.make_model(
+        graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=10
+    )
+    names_ = [n.name for n in fission(read_model(model)).nodes()]
+    assert names_.count("cast") == 2
+    if of == "float16":
+        (got,) = run(model, {"x": x.astype(np.float16)})
+        wide = x.astype(np.float16).astype(np.float64)
+        powers = np.exp(wide - wide.max(-1, keepdims=True))
+        want = powers / powers.sum(-1, keepdims=True)
+        np.testing.assert_allclose(got, want.astype(np.float16), rtol=1e-3)
+
+
+def test_all_unsupported_operators_are_named_at_once() -> None:
+    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 4])
+    nodes = [
+        onnx.helper.make_node("NonZero", ["x"], ["i"], name="first"),
+        onnx.helper.make_node("Cast", ["i"], ["y"], name="after", to=1),
+        onnx.helper.make_node("Det", ["x"], ["d"], name="second"),
+        onnx.helper.make_node("Det", ["x"], ["unused"], name="dead"),
+    ]
+    outs = [onnx.ValueInfoProto(name=n) for n in ("y", "d")]
+    graph = onnx.helper.make_graph(nodes, "g", [x], outs)
+    model = onnx.helper.make_model(
+        graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=10
+    )
+    operators = read_model(model)
+    assert [p.node for p in unsupported(operators)] == ["first", "second"]
+    with pytest.raises(UnsupportedError, match="2 operators") as caught:
+        fission(operators)
+    assert "NonZero(18)" in str(caught.value)
+
+
+def test_shape_arithmetic_stays_symbolic() -> None:
+    text = """<ir_version: 10, opset_import: ["" : 18]>
+    g (float[n, 4, h] x) => (float y) {
+        s = Shape(x)
+        zero = Constant<value_ints=[0]>()
+        two = Constant<value_ints=[2]>()
+        rest = Constant<value_ints=[-1]>()
+        n = Gather<axis=0>(s, zero)
+        h = Gather<axis=0>(s, two)
+        half = Div(h, two)
+        i32 = Cast<to=6>(half)
+        back = Cast<to=7>(i32)
+        start = Constant<value_ints=[0]>()
+        cut = Slice(x, start, back, two)
+        target = Concat<axis=0>(n, rest)
+        y = Reshape(cut, target)
+    }"""
+    model = onnx.parser.parse_model(text)
+    model.graph.output[0].ClearField("type")
+    graph = fission(read_model(model))
+    assert str(graph.outputs[0][1].type) == "float32[n, 4*(h//2)]"
+    assert not graph.guards
