@@ -56,7 +56,8 @@ def taken(node: Node, perm: Perm) -> Node | None:
         return make(IOTA, dtype=node.dtype.name, shape=shape, axis=axis)
     if moves_only_units(node.shape, perm):
         return view(node, permuted(node.shape, perm))
-    if node.primitive is CONSTANT:
+    bare = node.inputs[0] if node.primitive is RESHAPE else node
+    if bare.primitive is CONSTANT:
         return make(TRANSPOSE, node, perm=perm)
     if node.primitive is TRANSPOSE:
         inner = node.inputs[0]

@@ -375,12 +375,15 @@ def select_not(draw: Draw) -> Node:
 
 def _beside_transpose(draw: Draw, t: Node, name: str) -> Node:
     """An operand of t's shape that can be transposed back for nothing."""
-    way = draw(st.integers(0, 3))
+    way = draw(st.integers(0, 4))
     if way == 0:
         inner = source(t.inputs[0].shape, name)
         return P("transpose", inner, perm=t.attr("perm"))
     if way == 1:
         return P("broadcast", scalar(2, FLOAT32), shape=t.shape)
+    if way == 3:
+        last = tuple(d if isinstance(d, int) else 1 for d in t.shape[1:])
+        return P("broadcast", constant(numbers(8, last)), shape=t.shape)
     if way == 2:
         axis = draw(st.integers(0, t.type.rank - 1))
         lone = [d if a == axis else 1 for a, d in enumerate(t.shape)]
