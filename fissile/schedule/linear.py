@@ -262,42 +262,50 @@ class _Linear:
     # -------------------------------------------------------- panels and tiles
 
     def _panels(self) -> L.Stmt:
-        """for panels of the block: for tiles of rows: one tile"""
+        """for whole tiles of panels, then for single panels: for tiles of rows: one tile"""
         space, shape = self.build.space, self.shape
         wide = shape.panels * PANEL
-        j = L.var("j")
-        columns = L.minimum(
-            space.extent(self.block.columns),
-            L.minus(space.extent(self.size.columns), self.names["column"]),
-        )
-        body = self._rows(L.times(j, wide), columns)
-        return L.For(j, L.ceildiv(columns, wide), body)
+        left = L.minus(space.extent(self.size.columns), self.names["column"])
+        columns = L.minimum(space.extent(self.block.columns), left)
+        j, p = L.var("j"), L.var("p")
+        whole = L.quotient(columns, wide)
+        statements: list[L.Stmt] = []
+        if _at_least(self.size.columns, wide):
+            body = self._rows(shape.panels, L.times(j, wide), None)
+            statements.append(L.For(j, whole, body))
+        if not _multiple(self.size.columns, wide):
+            done = L.times(whole, wide)
+            body = self._rows(1, L.plus(done, L.times(p, PANEL)), columns)
+            statements.append(L.For(p, L.ceildiv(L.minus(columns, done), PANEL), body))
+        return L.block(*statements)
 
-    def _rows(self, column: L.Expr, columns: L.Expr) -> L.Stmt:
+    def _rows(self, panels: int, column: L.Expr, columns: L.Expr | None) -> L.Stmt:
         """Full tiles down the block, then tiles of `tail_rows` over what is left."""
         space, shape = self.build.space, self.shape
         left = L.minus(space.extent(self.size.rows), self.names["row"])
         count = L.minimum(space.extent(self.block.rows), left)
         i, tail = L.var("i"), L.var("tail")
         whole = L.quotient(count, shape.rows)
-        narrow = self.shape.panels > 1
-
-        def tiles(rows: int, first: L.Expr, limit: L.Expr | None) -> L.Stmt:
-            full = _Tile(self, rows, shape.panels, first, column, columns, limit).body()
-            if not narrow:
-                return full
-            one = _Tile(self, rows, 1, first, column, columns, limit)
-            single = L.op("le", L.minus(columns, column), L.const(PANEL))
-            return L.If(single, one.body(), full)
-
-        main = L.For(i, whole, tiles(shape.rows, L.times(i, shape.rows), None))
-        if isinstance(self.size.rows, int) and isinstance(self.block.rows, int):
-            if self.size.rows % shape.rows == 0:
-                return main
+        full = _Tile(self, shape.rows, panels, L.times(i, shape.rows), column, columns, None)
+        main = L.For(i, whole, full.body())
+        if _multiple(self.size.rows, shape.rows):
+            return main
         done = L.times(whole, shape.rows)
         first = L.plus(done, L.times(tail, shape.tail_rows))
         rest = L.ceildiv(L.minus(count, done), shape.tail_rows)
-        return L.block(main, L.For(tail, rest, tiles(shape.tail_rows, first, count)))
+        ragged = _Tile(self, shape.tail_rows, panels, first, column, columns, count)
+        ends = L.For(tail, rest, ragged.body())
+        return L.block(main, ends) if _at_least(self.size.rows, shape.rows) else ends
+
+
+def _at_least(extent: DimLike, count: int) -> bool:
+    """Whether the extent may reach `count`."""
+    return not isinstance(extent, int) or extent >= count
+
+
+def _multiple(extent: DimLike, unit: int) -> bool:
+    """Whether the extent is known to be a multiple of `unit`."""
+    return isinstance(extent, int) and extent % unit == 0
 
 
 def _share(extent: DimLike, most: int, unit: int) -> DimLike:
@@ -328,7 +336,7 @@ class _Tile:
 
     def __init__(
         self, linear: _Linear, rows: int, panels: int, first: L.Expr, column: L.Expr,
-        columns: L.Expr, limit: L.Expr | None,
+        columns: L.Expr | None, limit: L.Expr | None,
     ) -> None:  # fmt: skip
         self.linear, self.rows, self.panels = linear, rows, panels
         self.first, self.column, self.columns, self.limit = first, column, columns, limit
@@ -392,10 +400,7 @@ class _Tile:
 
     def _finish(self) -> L.Stmt:
         """The epilogue and the stores, masked at the last columns only when the tile reaches over them."""
-        linear = self.linear
-        size = linear.size
-        columns = size.columns
-        if isinstance(columns, int) and columns % self.width == 0:
+        if self.columns is None or _multiple(self.linear.size.columns, self.width):
             return self._store_rows(None)
         enough = L.op("le", L.plus(self.column0, self.width), self.columns)
         return L.If(enough, self._store_rows(None), self._store_rows(self.columns))

@@ -214,7 +214,7 @@ class _Rows:
         if is_output:
             target, index = self.build.tensor(node), self.build.address(node, self.at)
         else:
-            extent = self.build.space.extent(self.column_count)
+            extent = self.build.extent(self.column_count)
             target = L.buffer(f"kept{len(self.buffers)}", node.dtype.compute, (extent,), L.Space.SCRATCH)
             self.buffers.append(target)
             index = self.column
