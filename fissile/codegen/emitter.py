@@ -65,6 +65,20 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class LaneFacts:
+    """What a VECTORIZED loop's body says about running its iterations as lanes.
+
+    lanes: of a whole vector. needs_offsets: it picks elements of a REGISTER buffer with its index,
+    so every vector must be written out. has_masks: every access it makes can be masked.
+    """
+
+    is_vectorizable: bool
+    lanes: int
+    needs_offsets: bool
+    has_masks: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Routine:
     """An operator that is a function of its own in the module."""
 
@@ -104,6 +118,7 @@ class Emitter:
     mask: Mask | None = None
     scratch: Value = field(default_factory=lambda: integer(0))
     loads: dict[Expr, bool] = field(default_factory=dict)
+    lane_facts: dict[int, LaneFacts] = field(default_factory=dict)  # by the loop's id
     has_scatter: bool = False
 
     def has_load(self, e: Expr) -> bool:

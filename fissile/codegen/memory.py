@@ -122,17 +122,17 @@ def load(e: Emitter, buffer: Buffer, index: list[Value]) -> Value:
 
 
 def _read(e: Emitter, place: Place, instruction: str, *names: str) -> str:
-    """A load; shared but not hoisted when nothing writes the buffer."""
+    """A load; shared and hoisted when nothing writes the buffer. `names`: what it depends on."""
     if not place.is_frozen:
         return e.code.effect(instruction)
-    return e.code.shared(instruction)
+    return e.code.invariant(instruction, *names)
 
 
 def _load_vector(e: Emitter, place: Place, dtype: DType, at: Value) -> str:
     pointer = address(e, place, dtype, at.text, at.plus)
     kind = memory_text(dtype, at.lanes)
     if e.mask is None or place.space is Space.REGISTER:
-        return _read(e, place, f"load {kind}, ptr {pointer}, align {dtype.bytes}")
+        return _read(e, place, f"load {kind}, ptr {pointer}, align {dtype.bytes}", pointer)
     name = f"llvm.masked.load.{suffix(kind)}.p0"
     mask = type_text(BOOL, at.lanes)
     e.helpers.declare(name, kind, f"ptr, {mask}, {kind}")
@@ -141,6 +141,8 @@ def _load_vector(e: Emitter, place: Place, dtype: DType, at: Value) -> str:
         place,
         f"call {kind} @{name}(ptr align {dtype.bytes} {pointer}, {mask} {e.mask.text}, "
         f"{kind} zeroinitializer)",
+        pointer,
+        e.mask.text,
     )
 
 
@@ -164,7 +166,8 @@ def _gather(e: Emitter, place: Place, dtype: DType, at: Value) -> str:
     vector = "poison"
     for i, one in enumerate(lane_offsets(e, at)[:count]):
         pointer = address(e, place, dtype, one.text, one.plus)
-        element = _read(e, place, f"load {dtype.llvm}, ptr {pointer}, align {dtype.bytes}")
+        text = f"load {dtype.llvm}, ptr {pointer}, align {dtype.bytes}"
+        element = _read(e, place, text, pointer)
         step = f"insertelement {kind} {vector}, {dtype.llvm} {element}, i64 {i}"
         vector = e.code.pure(step, vector, element)
     return vector

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 
 from fissile.codegen.emitter import (
     Emitter,
+    LaneFacts,
     Mask,
     Place,
     Value,
@@ -86,7 +87,7 @@ def _emit_for(e: Emitter, s: For) -> None:
         raise CompileError(
             "F421", "a loop inside a vectorized one has an extent of its own per lane"
         )
-    if s.kind is Kind.VECTORIZED and e.lanes == 1 and is_vectorizable(s):
+    if s.kind is Kind.VECTORIZED and e.lanes == 1 and lane_facts(e, s).is_vectorizable:
         _emit_vectorized(e, s, extent)
     elif s.kind is Kind.UNROLLED and extent.number is not None:
         for i in range(extent.number):
@@ -101,27 +102,41 @@ def _emit_for(e: Emitter, s: For) -> None:
 
 def emit_loop(e: Emitter, var: Var, body: Stmt, start: Value, stop: Value, step: int = 1) -> None:
     """for var in range(start, stop, step): body; with step > 1 the range divides evenly."""
-    code, (top, done) = e.code, (e.code.label(), e.code.label())
-    lanes = e.lanes if step > 1 else 1
+    code, (ready, top, done) = e.code, [e.code.label() for _ in range(3)]
     first, last = scalar_text(e, start), scalar_text(e, stop)
-    with e.level(is_loop=True):
-        if stop.number is None or start.number is None:
-            code.branch_if(_less(e, first, last), top, done)
-        else:
+    if stop.number is None or start.number is None:
+        code.branch_if(_less(e, first, last), ready, done)
+    else:
+        code.branch(ready)
+    with e.level(is_loop=False):  # what does not change stands in this block, behind the test
+        code.start(ready)
+        with e.level(is_loop=True):
             code.branch(top)
-        before = code.block
-        code.start(top)
-        i = code.name()
-        phi = len(code.current)
-        code.line("")
-        value = Value(i, INT64, lanes, 0, integer(1) if lanes > 1 else None)
-        with e.bound(var, value):
-            emit(e, body)
-        after = code.effect(f"add nuw nsw i64 {i}, {step}")
-        again = code.effect(f"icmp slt i64 {after}, {last}")
-        code.current[phi] = f"{i} = phi i64 [ {first}, %{before} ], [ {after}, %{code.block} ]"
-        code.branch_if(again, top, done)
+            code.start(top)
+            _emit_body(e, var, body, (first, last), (ready, top, done), step)
     code.start(done)
+
+
+def _emit_body(
+    e: Emitter,
+    var: Var,
+    body: Stmt,
+    bounds: tuple[str, str],
+    labels: tuple[str, str, str] | list[str],
+    step: int,
+) -> None:
+    """The loop's own block: phi, body, and the branch back."""
+    code, (first, last), (ready, top, done) = e.code, bounds, labels
+    lanes = e.lanes if step > 1 else 1
+    i = code.name()
+    phi = len(code.current)
+    code.line("")
+    with e.bound(var, Value(i, INT64, lanes, 0, integer(1) if lanes > 1 else None)):
+        emit(e, body)
+    after = code.effect(f"add nuw nsw i64 {i}, {step}")
+    again = code.effect(f"icmp slt i64 {after}, {last}")
+    code.current[phi] = f"{i} = phi i64 [ {first}, %{ready} ], [ {after}, %{code.block} ]"
+    code.branch_if(again, top, done)
 
 
 def _less(e: Emitter, a: str, b: str) -> str:
@@ -131,7 +146,20 @@ def _less(e: Emitter, a: str, b: str) -> str:
 # ---------------------------------------------------------------- vectorized loops
 
 
-def is_vectorizable(s: For) -> bool:
+def lane_facts(e: Emitter, s: For) -> LaneFacts:
+    """The facts about `s`, found once however often an unrolled loop repeats it."""
+    if (known := e.lane_facts.get(id(s))) is None:
+        known = LaneFacts(
+            _is_vectorizable(s),
+            e.target.lanes(data_bits(s.body) // 8),
+            _touches_registers(s),
+            _masks_work(e, s),
+        )
+        e.lane_facts[id(s)] = known
+    return known
+
+
+def _is_vectorizable(s: For) -> bool:
     """Whether the lanes of `s` can run together: the same control flow, no scratch of their own."""
     varying = {s.var}
     private = {a.buffer for a in statements(s.body) if isinstance(a, Alloc)}
@@ -175,13 +203,14 @@ def data_bits(body: Stmt) -> int:
 
 
 def _emit_vectorized(e: Emitter, s: For, extent: Value) -> None:
-    full = e.target.lanes(data_bits(s.body) // 8)
+    facts = lane_facts(e, s)
+    full = facts.lanes
     if extent.number is None:
-        _vectors_of_unknown(e, s, extent, full)
+        _vectors_of_unknown(e, s, extent, facts)
         return
     count, at = extent.number, 0
     whole = count // full
-    if whole > EXPANDED_VECTORS and not _touches_registers(s):
+    if whole > EXPANDED_VECTORS and not facts.needs_offsets:
         _vector_loop(e, s, integer(whole * full), full)
         at = whole * full
     while at < count:
@@ -189,7 +218,7 @@ def _emit_vectorized(e: Emitter, s: For, extent: Value) -> None:
         lanes = full
         while lanes // 2 >= rest:
             lanes //= 2
-        if lanes > rest and not _masks_work(e, s):
+        if lanes > rest and not facts.has_masks:
             lanes = 1 << (rest.bit_length() - 1)
         _one_vector(e, s, integer(at), lanes, min(rest, lanes))
         at += lanes
@@ -242,7 +271,8 @@ def _vector_loop(e: Emitter, s: For, stop: Value, lanes: int) -> None:
         emit_loop(e, s.var, s.body, integer(0), stop, lanes)
 
 
-def _vectors_of_unknown(e: Emitter, s: For, extent: Value, lanes: int) -> None:
+def _vectors_of_unknown(e: Emitter, s: For, extent: Value, facts: LaneFacts) -> None:
+    lanes = facts.lanes
     whole = binary(e, "and", extent, integer(-lanes))
     rest = subtract(e, extent, whole)
     e.has_scatter, before = False, e.has_scatter
@@ -250,7 +280,7 @@ def _vectors_of_unknown(e: Emitter, s: For, extent: Value, lanes: int) -> None:
     scattered, e.has_scatter = e.has_scatter, before or e.has_scatter
     if lanes == 1:
         return
-    if scattered or not _masks_work(e, s):
+    if scattered or not facts.has_masks:
         emit_loop(e, s.var, s.body, whole, extent)
         return
     code, taken, done = e.code, e.code.label(), e.code.label()

@@ -81,13 +81,25 @@ class Code:
         levels[-1].known[instruction] = made
         return made
 
-    def shared(self, instruction: str) -> str:
-        """The name of an instruction's result; not hoisted, but written once where it dominates."""
+    def invariant(self, instruction: str, *operands: str) -> str:
+        """The name of a load's result that nothing changes.
+
+        Written once where it dominates, and before the innermost loop when its address does not
+        change in it: the loop's body runs at least once behind the place where that puts it.
+        """
         for level in self.levels:
             if (found := level.known.get(instruction)) is not None:
                 return found
+        top = len(self.levels) - 1
+        innermost = self.levels[top]
+        if innermost.is_loop and all(self.depth.get(o, 0) < top for o in operands):
+            made = self.name()
+            innermost.before.append(f"{made} = {instruction}")
+            self.depth[made] = top - 1
+            self.levels[top - 1].known[instruction] = made
+            return made
         made = self.effect(instruction)
-        self.levels[-1].known[instruction] = made
+        innermost.known[instruction] = made
         return made
 
     def enter(self, is_loop: bool) -> None:
