@@ -9,10 +9,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fissile.errors import FissileError, FissileWarning
-    from fissile.options import Options
     from fissile.compiler import check, optimize
     from fissile.compiler import compile as compile
+    from fissile.errors import FissileError, FissileWarning
+    from fissile.options import Options
     from fissile.runtime.executable import Executable, load
     from fissile.target import Target
 

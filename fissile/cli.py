@@ -18,7 +18,7 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
@@ -449,7 +449,7 @@ def _compile(
     target: str,
     shapes: tuple[str, ...],
     disable: tuple[str, ...],
-    foreign: str,
+    foreign: Literal["error", "warn", "allow"],
     no_cache: bool,
 ) -> "Executable":
     _existing(model)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Union
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from fissile import __version__, cache
 from fissile.errors import FileAccess, FileMissing, NotYet, OptionError, Place
@@ -25,7 +25,7 @@ from fissile.target import Target
 if TYPE_CHECKING:
     import onnx
 
-    Model = Union[str, "os.PathLike[str]", bytes, "onnx.ModelProto"]
+    Model: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto
 
 Shapes = Mapping[str, Any]
 

@@ -197,7 +197,7 @@ def _constant(node: Node) -> np.ndarray:
         source = _constant(node.inputs[0])
         return pack_array(source, batch=node.attr("batch"), groups=node.attr("groups"))
     if node.name == "reshape":
-        return _constant(node.inputs[0]).reshape(node.shape)  # constants have numbers for extents
+        return _constant(node.inputs[0]).reshape(tuple(d for d in node.shape if isinstance(d, int)))
     value = constant_value(node)
     if value is None:
         raise ValueError(f"{node} is not a constant")

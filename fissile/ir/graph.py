@@ -161,7 +161,7 @@ class Guard:
 
 @dataclass(frozen=True)
 class Graph:
-    """Inputs and named outputs; `origins` tells which ONNX nodes a primitive serves (for reports, never for meaning)."""
+    """Inputs and named outputs; `origins`: the ONNX nodes a primitive serves (for reports only)."""
 
     inputs: tuple[Node, ...]
     outputs: tuple[tuple[str, Node], ...]

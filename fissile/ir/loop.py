@@ -11,7 +11,7 @@ import enum
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any
 
 from fissile.ir.dtype import BOOL, INT64, DType
 from fissile.ir.intern import Interned
@@ -40,7 +40,7 @@ class Space(enum.Enum):
 
 @dataclass(frozen=True, eq=False)
 class Const(metaclass=Interned):
-    """A literal. `payload` is an int for integers and bools, `float.hex()` text for floats (so -0.0 and NaN are kept)."""
+    """A literal. `payload`: an int for integers and bools, `float.hex()` text for floats (keeps -0.0 and NaN)."""
 
     payload: int | str
     dtype: DType
@@ -86,7 +86,7 @@ class Op(metaclass=Interned):
         return SCALAR_OPS[self.op]
 
 
-Expr = Union[Const, Var, Load, Op]
+Expr = Const | Var | Load | Op
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +155,7 @@ class Let:
     body: Stmt
 
 
-Stmt = Union[For, Store, If, Block, Alloc, Let]
+Stmt = For | Store | If | Block | Alloc | Let
 
 
 @dataclass(frozen=True)

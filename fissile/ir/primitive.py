@@ -2,7 +2,7 @@
 
 A row gives the type rule, the numpy meaning, and the compute definition: the value at one output index as an expression
 over reads of the inputs, `define(node, at, reduced, read, extent)`, where `at` are the output indices, `reduced` those
-of the reduction axes, `read(k, indices)` an element of input k, and `extent` turns a symbolic extent into an expression.
+of the reduction axes, `read(k, indices)` an element of input k, and `extent` turns an extent into an expression.
 Shapes are explicit: elementwise primitives take equal shapes, `broadcast` makes them so. Convolutions are channels-last
 and unpadded; padding, windows and layouts are primitives of their own.
 """
@@ -167,7 +167,7 @@ def _cast_reference(x: np.ndarray, *, source: str, to: str) -> np.ndarray:
     with np.errstate(all="ignore"):
         if to == BFLOAT16.name:
             return to_bfloat16(np.asarray(wide).astype(np.float32))
-        return cast_value(wide, dtype(to))
+        return np.asarray(cast_value(wide, dtype(to)))
 
 
 def _cast_define(node: Node, at: Any, reduced: Any, read: Read, extent: Extent) -> L.Expr:
@@ -394,6 +394,7 @@ def reshape_groups(
 
 
 def flatten(at: Any, shape: tuple[DimLike, ...], extent: Extent) -> L.Expr:
+    """The row-major position of index `at`."""
     flat: L.Expr = L.const(0)
     for i, d in zip(at, shape, strict=True):
         flat = L.plus(L.times(flat, extent(d)), i)
@@ -401,6 +402,7 @@ def flatten(at: Any, shape: tuple[DimLike, ...], extent: Extent) -> L.Expr:
 
 
 def unflatten(flat: L.Expr, shape: tuple[DimLike, ...], extent: Extent) -> list[L.Expr]:
+    """The index of the row-major position `flat`."""
     index: list[L.Expr] = []
     for k in range(len(shape) - 1, 0, -1):
         index.append(L.remainder(flat, extent(shape[k])))

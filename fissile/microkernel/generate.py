@@ -30,7 +30,7 @@ class TileShape:
 def tile_shape(target: Target, element_bytes: int, rows_hint: int | None) -> TileShape:
     """The register tile for a target: accumulators, one row of the panel and a broadcast must fit its registers.
 
-    `rows_hint`: the number of rows when it is known; few rows get a flat, wide tile, others the height that wastes least.
+    `rows_hint`: the number of rows when it is known; few rows get a wide tile, others the height that wastes least.
     """
     vectors = max(1, PANEL // target.lanes(element_bytes))  # registers per panel row
     room = target.vector_registers - 3
@@ -119,7 +119,7 @@ def pack_panels(
     destination: L.Buffer, panel_start: L.Expr, rows: L.Expr, columns_left: L.Expr,
     read: Callable[[L.Expr, L.Expr], L.Expr],
 ) -> L.Stmt:
-    """One panel: destination[panel_start + k * 16 + c] = read(k, c), zero where c is beyond the last column."""  # fmt: skip
+    """One panel: destination[panel_start + 16 * k + c] = read(k, c), zero beyond the last column."""  # fmt: skip
     k, lane = L.var("k"), L.var("lane")
     dtype = destination.dtype.compute
     inside = L.op("lt", lane, columns_left)

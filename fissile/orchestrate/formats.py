@@ -1,4 +1,4 @@
-"""Formats a plan gives to tensors: operands of linear primitives go into panels; outputs become tensors of their own."""
+"""Formats a plan gives to tensors: operands of linear primitives in panels; outputs as tensors of their own."""
 
 from __future__ import annotations
 

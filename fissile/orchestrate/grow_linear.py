@@ -120,5 +120,6 @@ def _stores_rows(space: Space, node: Node, at: Index, natural_at: Index) -> bool
     if inside:
         return False
     return equal(node.shape[-1] if not isinstance(n, L.Var) else 1, 1) is True and (
-        equal(address.coefficient(n), 1) is True or equal(space.ranges[n], 1) is True
+        equal(address.coefficient(n), 1) is True
+        or (isinstance(n, L.Var) and equal(space.ranges[n], 1) is True)
     )

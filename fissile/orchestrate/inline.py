@@ -68,7 +68,7 @@ def _feeds_windows(node: Node, readers: dict[Node, list[Node]]) -> bool:
 
 
 def _moves_last_axis(node: Node, inline: set[Node]) -> bool:
-    """Whether following `node` reads memory along another axis than its last: then one copy beats many strided reads."""
+    """Whether following `node` reads along another axis than its last: then one copy beats many strided reads."""
     while node in inline or node.name == "transpose":
         if node.name == "transpose" and node.attr("perm")[-1] != node.type.rank - 1:
             return True

@@ -39,7 +39,7 @@ def assign(plan: Plan) -> Arena:
     last_read: dict[Node, int] = {}
     for k, step in enumerate(plan.steps):
         for kernel in step.kernels:
-            last_read.update({n: k for n in (*kernel.inputs, *kernel.outputs)})
+            last_read.update(dict.fromkeys((*kernel.inputs, *kernel.outputs), k))
     place: dict[Node, int] = {}
     sizes: list[list[DimLike]] = []
     estimate: list[int] = []

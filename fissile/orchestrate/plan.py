@@ -74,7 +74,7 @@ def is_constant(node: Node) -> bool:
 
 
 def verify(plan: Plan) -> None:
-    """AssertionError unless every kernel reads only what is stored before its step begins, and all outputs are written."""
+    """AssertionError unless kernels read only what is stored before their step begins, and all outputs are written."""
     written: set[Node] = set()
     for step in plan.steps:
         for kernel in step.kernels:

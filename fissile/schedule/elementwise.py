@@ -1,4 +1,4 @@
-"""Elementwise kernels and pieces of a concat: one loop nest over the output, adjacent axes fused where reads allow it."""
+"""Elementwise kernels and pieces of a concat: one loop nest over the output, axes fused where reads allow it."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ TASK_ELEMENTS = 8192  # elements one task of a memory-bound kernel touches: its 
 
 @dataclass(frozen=True)
 class Lowered:
-    """A loop function, what a launch passes for each parameter (a tensor or an extent), and how many tasks there are."""
+    """A loop function, what a launch passes for each parameter (tensor or extent), and the number of tasks."""
 
     function: L.Function
     arguments: tuple[Node | DimLike, ...]
@@ -86,7 +86,7 @@ class Builder:
     def lowered(self, body: L.Stmt, tasks: DimLike) -> Lowered:
         """The function of `body` (extents may still be symbolic) with its arguments."""
         finished = hoist_divisions(self.finish(body))
-        params = (*self._buffers.values(), *self._extents.values())
+        params: tuple[L.Buffer | L.Var, ...] = (*self._buffers.values(), *self._extents.values())
         arguments = (*self._buffers, *self._extents)
         return Lowered(L.Function("kernel", params, finished), arguments, tasks)
 
@@ -99,7 +99,7 @@ def _is_single(node: Node) -> bool:
 
 
 def hoist_divisions(s: L.Stmt) -> L.Stmt:
-    """Integer divisions that do not change in a loop, computed before it: LLVM may not move what could divide by zero."""
+    """Integer divisions that do not change in a loop go before it: LLVM may not move what could divide by zero."""
     counter = [0]
 
     def change(inner: L.Stmt) -> L.Stmt | None:
@@ -149,7 +149,7 @@ def grid(
 ) -> tuple[DimLike, L.Var, dict[str, L.Expr]]:
     """A grid of tasks over rows x columns, `per_row` and `per_column` of them in a task.
 
-    Answers the number of tasks, the task variable, and the expressions first_row, rows, first_column, columns of a task.
+    Answers the number of tasks, the task variable, and first_row, rows, first_column, columns of a task.
     """
     from_extent = space.extent
     down, across = _ceildiv(rows, per_row), _ceildiv(columns, per_column)

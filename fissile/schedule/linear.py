@@ -23,7 +23,7 @@ from fissile.microkernel.generate import (
     pack_panels,
     tile_shape,
 )
-from fissile.orchestrate.follow import Index, definition, pull, push
+from fissile.orchestrate.follow import Index, definition, push
 from fissile.orchestrate.plan import Kernel
 from fissile.schedule.kernel import Builder, Lowered
 from fissile.target import Target

@@ -32,7 +32,7 @@ def lower_reduction(kernel: Kernel, lanes: int) -> Lowered:
     )
     at = at if root.shape else ()
     block = _Block(build, root, at, lanes)
-    extents = [e for e in _reduced(root)]
+    extents = list(_reduced(root))
     work = product(extents) * max_(1, last)
     few = not isinstance(rows, int) or rows < FEW_ROWS
     per_column: DimLike = lanes if few else max_(1, last)
@@ -81,9 +81,9 @@ class _Block:
         value = definition(self.build.space, self.root, self.at, tuple(self.taps), self._value)
         value = self.build.space.canonical(value)
         combine = self.root.primitive.combine
-        if combine == "add" and isinstance(value, L.Op) and value.op == "mul":
-            if self.dtype.is_float:
-                return L.op("fma", *value.args, sums)
+        is_float_sum = combine == "add" and self.dtype.is_float
+        if is_float_sum and isinstance(value, L.Op) and value.op == "mul":
+            return L.op("fma", *value.args, sums)
         return L.op(combine, sums, value)
 
     def _results(self) -> list[tuple[Node, L.Expr, L.Expr]]:

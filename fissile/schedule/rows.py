@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fissile.ir import loop as L
-from fissile.ir.dim import DimLike, max_, product
+from fissile.ir.dim import max_, product
 from fissile.ir.graph import Node
 from fissile.ir.primitive import identity, unflatten
 from fissile.orchestrate.follow import Index, pull
