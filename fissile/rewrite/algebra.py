@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fissile.ir.dtype import BFLOAT16
+from fissile.ir.dtype import BFLOAT16, BOOL
 from fissile.ir.graph import Node, make
-from fissile.ir.primitive import PRIMITIVES, scalar
+from fissile.ir.primitive import IOTA, PRIMITIVES, scalar
 from fissile.rewrite.rule import Outcome, Refused, rule
 from fissile.rewrite.shape import broadcast, is_constant, uniform
 
@@ -145,3 +145,25 @@ def select_not(node: Node) -> Outcome:
     if condition.name != "not":
         return Refused("the condition is no negation")
     return make(node.primitive, condition.inputs[0], b, a)
+
+
+# A comparison of a natural number with a number below this bound (or at it), and what it gives.
+_NATURAL: dict[str, tuple[bool, bool]] = {
+    "ge": (True, True),
+    "gt": (False, True),
+    "lt": (True, False),
+    "le": (False, False),
+}
+
+
+@rule("iota >= 0, iota > -1 -> true; iota < 0, iota <= -1 -> false", *_NATURAL)
+def compare_iota(node: Node) -> Outcome:
+    """An index is never negative (masks, and indices that would count from the end)."""
+    index, bound = node.inputs
+    is_at_zero, result = _NATURAL[node.name]
+    c = number(bound)
+    if index.primitive is not IOTA:
+        return Refused("the first operand is no iota")
+    if c is None or not (float(c) < 0 or (is_at_zero and c == 0)):
+        return Refused("the bound is not known, or some index lies on either side")
+    return broadcast(scalar(result, BOOL), node.shape)

@@ -69,6 +69,11 @@ def zero_border(x: Node, low: tuple[int, ...], high: tuple[int, ...], value: flo
     return P("pad", x, low=low, high=high, value=data(np.array(value, x.dtype.numpy)))
 
 
+def one_of(draw: Draw, *choices: Any) -> Any:
+    """One of the values."""
+    return draw(st.sampled_from(choices))
+
+
 def one(draw: Draw, *nodes: Node) -> Node:
     """One of the nodes."""
     chosen: Node = draw(st.sampled_from(nodes))
@@ -368,6 +373,14 @@ def select_not(draw: Draw) -> Node:
     a = tensor(draw)
     b = source(a.shape, "b")
     return P("select", P("not", P("lt", a, b)), a, b)
+
+
+@instance
+def compare_iota(draw: Draw) -> Node:
+    shape = tuple(extents(draw, 2))
+    i = P("iota", dtype="int64", shape=shape, axis=draw(st.integers(0, 1)))
+    name, bound = one_of(draw, ("ge", 0), ("gt", -1), ("lt", 0), ("le", -2))
+    return P(name, i, _beside(i, bound))
 
 
 # ---------------------------------------------------------------- sink

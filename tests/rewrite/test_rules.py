@@ -182,6 +182,8 @@ REFUSALS: list[tuple[str, str, Callable[[], Node]]] = [
     ("drop_repeated", "differ", lambda: P("max", X, Y)),
     ("fold_select", "not known", lambda: P("select", P("lt", X, Y), X, Y)),
     ("select_not", "no negation", lambda: P("select", P("lt", X, Y), X, Y)),
+    ("compare_iota", "no iota", lambda: P("lt", X, _const(0, X))),
+    ("compare_iota", "either side", lambda: P("gt", _iota(), _const(0, _iota()))),
     ("transpose_of_broadcast", "no broadcast", lambda: T),
     (
         "transpose_of_broadcast",
@@ -281,6 +283,10 @@ def _shuffled() -> Node:
 
 def _turned() -> Node:
     return P("transpose", source([6, A]), perm=(1, 0))
+
+
+def _iota() -> Node:
+    return P("iota", dtype="int64", shape=(A, 2), axis=0)
 
 
 def _heads() -> Node:
