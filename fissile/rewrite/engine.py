@@ -44,16 +44,13 @@ class _Pass:
 def rewrite(graph: Graph, rules: Sequence[Rule]) -> Rewritten:
     """Apply `rules` wherever they fire until none does. CompileError F301 when they never stop.
 
-        >>> from fissile.ir.dim import DimLike
-    from fissile.ir.graph import Graph, make
-        >>> from fissile.ir.primitive import INPUT, TRANSPOSE
-        >>> import fissile.rewrite.compose
-        >>> from fissile.rewrite.rule import RULES
-        >>> x = make(INPUT, name="x", dtype="float32", shape=(2, 3))
-        >>> twice = make(TRANSPOSE, make(TRANSPOSE, x, perm=(1, 0)), perm=(1, 0))
-        >>> done = rewrite(Graph((x,), (("y", twice),)), tuple(RULES.values()))
-        >>> done.graph.outputs[0][1] is x, done.fired["merge_transposes"]
-        (True, 1)
+    >>> from fissile.ir.primitive import INPUT, TRANSPOSE
+    >>> from fissile.rewrite import RULES
+    >>> x = make(INPUT, name="x", dtype="float32", shape=(2, 3))
+    >>> twice = make(TRANSPOSE, make(TRANSPOSE, x, perm=(1, 0)), perm=(1, 0))
+    >>> done = rewrite(Graph((x,), (("y", twice),)), tuple(RULES.values()))
+    >>> done.graph.outputs[0][1] is x, done.fired["merge_transposes"]
+    (True, 1)
     """
     before = list(constraints(graph))
     free = _by_root(r for r in rules if not r.private)

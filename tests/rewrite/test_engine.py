@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+
 import pytest
 
 from fissile.errors import CompileError, OptionError
@@ -9,7 +11,7 @@ from fissile.ir.dim import symbol
 from fissile.ir.dtype import FLOAT64
 from fissile.ir.graph import Graph, Node, constraints
 from fissile.ir.primitive import cast
-from fissile.rewrite import RULES, canonicalize
+from fissile.rewrite import RULES, canonicalize, engine
 from fissile.rewrite.engine import rewrite
 from fissile.rewrite.rule import Outcome, Refused, Rule, enabled, rule
 from tests.rewrite.corpus import P, graph_of, source
@@ -122,3 +124,8 @@ def test_depth_is_no_limit() -> None:
     for _ in range(3000):
         x = P("exp", P("neg", P("neg", x)))
     assert len(canonicalize(graph_of(x)).graph.nodes()) == 3001
+
+
+def test_the_example_in_the_docstring() -> None:
+    assert doctest.testmod(engine).failed == 0
+    assert doctest.testmod(engine).attempted == 6
