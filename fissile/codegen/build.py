@@ -13,11 +13,12 @@ import queue
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import IO, BinaryIO, cast
 
 from fissile.codegen.worker import read_frame, write_frame
 from fissile.errors import CompileError
@@ -76,38 +77,46 @@ def worker_count(texts: Sequence[str], jobs: int | None) -> int:
 
 
 def _drive(work: _Work) -> None:
-    """Feed one worker until nothing is left; a crashed worker is replaced."""
+    """Feed one worker until nothing is left, or something went wrong anywhere."""
     worker: subprocess.Popen[bytes] | None = None
-    while not work.problems:
-        try:
-            i = work.todo.get_nowait()
-        except queue.Empty:
-            break
-        worker = worker or _start(work.machine)
-        answer = _ask(worker, work.texts[i].encode())
-        if answer is None:
-            code = worker.wait()
-            work.problems[i] = f"the compiling process ended with code {code}"
-            worker = None
-        elif answer[0] == 1:
-            work.objects[i] = answer[1:]
-        else:
-            work.problems[i] = answer[1:].decode(errors="replace").strip()
-    if worker is not None:
-        _pipe(worker.stdin).close()
-        worker.wait()
+    with tempfile.TemporaryFile() as said:  # a pipe for stderr that nobody reads could fill up
+        while not work.problems:
+            try:
+                i = work.todo.get_nowait()
+            except queue.Empty:
+                break
+            worker = worker or _start(work.machine, said)
+            answer = _ask(worker, work.texts[i].encode())
+            if answer is None:
+                work.problems[i] = _last_words(worker, said)
+            elif answer[0] == 1:
+                work.objects[i] = answer[1:]
+            else:
+                work.problems[i] = answer[1:].decode(errors="replace").strip()
+        if worker is not None:
+            _pipe(worker.stdin).close()
+            worker.wait()
 
 
-def _start(machine: bytes) -> subprocess.Popen[bytes]:
+def _start(machine: bytes, said: IO[bytes]) -> subprocess.Popen[bytes]:
     paths = [_PACKAGE_PARENT, *filter(None, [os.environ.get("PYTHONPATH")])]
     worker = subprocess.Popen(
         [sys.executable, "-P", "-m", "fissile.codegen.worker"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        stderr=said,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
     )
     write_frame(_pipe(worker.stdin), machine)
     return worker
+
+
+def _last_words(worker: subprocess.Popen[bytes], said: IO[bytes]) -> str:
+    """Why a worker died: its exit code and what it wrote to stderr."""
+    code = worker.wait()
+    said.seek(0)
+    text = said.read().decode(errors="replace").strip()
+    return f"the compiling process ended with code {code}" + (f": {text}" if text else "")
 
 
 def _pipe(stream: object) -> BinaryIO:

@@ -95,8 +95,32 @@ def compare(e: Emitter, relation: str, a: Value, b: Value) -> Value:
         return binary(e, f"fcmp {code}", a, b, BOOL)
     sign = "" if relation in ("eq", "ne") else "s" if a.dtype.kind == "i" else "u"
     if a.dtype is INT64 and is_linear(a) and is_linear(b):
+        if a.lanes != b.lanes:
+            return _compare_lanes(e, relation, a, b)
         a, b = _apart(e, a, b)
     return binary(e, f"icmp {sign}{relation}", a, b, BOOL)
+
+
+def _compare_lanes(e: Emitter, relation: str, a: Value, b: Value) -> Value:
+    """base + step * lane against a uniform value, in int32: half the registers of int64."""
+    if a.lanes == 1:
+        a, b, relation = b, a, _MIRRORED[relation]
+    step = None if a.step is None else a.step.number
+    if step is None or abs(step) * a.lanes >= _FAR:
+        return binary(e, f"icmp {'' if relation in ('eq', 'ne') else 's'}{relation}", a, b, BOOL)
+    gap = subtract(e, _within(e, b, 2**62), Value(a.text, INT64, 1, a.plus))
+    near = _within(e, gap, _FAR)
+    lanes = "<" + ", ".join(f"i32 {i * step}" for i in range(a.lanes)) + ">"
+    code = relation if relation in ("eq", "ne") else f"s{relation}"
+    left = Value(lanes, INT32, a.lanes)
+    return binary(e, f"icmp {code}", left, _as(e, "trunc", near, INT32), BOOL)
+
+
+def _within(e: Emitter, v: Value, limit: int) -> Value:
+    """A uniform int64, at most `limit` from 0."""
+    if v.number is not None:
+        return integer(max(min(v.number, limit), -limit))
+    return intrinsic(e, "smax", intrinsic(e, "smin", v, integer(limit)), integer(-limit))
 
 
 def _apart(e: Emitter, a: Value, b: Value) -> tuple[Value, Value]:
@@ -109,6 +133,8 @@ def _apart(e: Emitter, a: Value, b: Value) -> tuple[Value, Value]:
     return a, b
 
 
+_FAR = 2**30  # no lane is so far from lane 0
+_MIRRORED = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 _FOLDED: dict[str, Callable[[int, int], bool]] = {
     "eq": lambda x, y: x == y,
     "ne": lambda x, y: x != y,
