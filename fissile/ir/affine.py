@@ -141,15 +141,15 @@ class Space:
             return args[1] if args[0].value else args[2]
         return L.Op(name, args, e.dtype)
 
-    def finish(self, e: L.Expr, extent: Callable[[DimLike], L.Expr]) -> L.Expr:
-        """`e` with every symbolic extent in it written by `extent` (the parameters of the function)."""
+    def finisher(self, extent: Callable[[DimLike], L.Expr]) -> Callable[[L.Expr], L.Expr]:
+        """Writes every symbolic extent in an expression by `extent` (the parameters of the function)."""
 
         def replace(x: L.Expr) -> L.Expr | None:
             if isinstance(x, L.Var) and x in self._dims:
                 return extent(self._dims[x])
             return None
 
-        return L.map_expr(e, replace)
+        return L.mapper(replace)
 
 
 def _sum(space: Space, a: Affine, b: Affine, sign: int = 1) -> Affine:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from fissile.ir.dtype import BOOL, INT64, DType
 from fissile.ir.intern import Interned
@@ -356,25 +355,43 @@ def walk(e: Expr) -> Iterator[Expr]:
             stack.extend((c, False) for c in reversed(children(node)))
 
 
+def mapper(change: Callable[[Expr], Expr | None]) -> Callable[[Expr], Expr]:
+    """`map_expr` with this `change`, which is asked once for every distinct subexpression of all that it is given."""
+    made: dict[Expr, Expr] = {}
+
+    def rebuilt(e: Expr) -> Expr:
+        found = made.get(e)
+        if found is not None:
+            return found
+        new: Expr = e
+        if isinstance(e, Op):
+            args = tuple([rebuilt(a) for a in e.args])
+            if args != e.args:
+                new = Op(e.op, args, e.dtype)
+        elif isinstance(e, Load):
+            index = tuple([rebuilt(i) for i in e.index])
+            if index != e.index:
+                new = Load(e.buffer, index)
+        changed = change(new)
+        made[e] = result = new if changed is None else changed
+        return result
+
+    return rebuilt
+
+
 def map_expr(e: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
     """Rebuild `e` bottom up; where `change` (given the rebuilt node) answers an expression, that takes its place."""
-    made: dict[Expr, Expr] = {}
-    for node in walk(e):
-        new: Expr = node
-        if isinstance(node, Op):
-            args = tuple(made[a] for a in node.args)
-            new = Op(node.op, args, node.dtype) if args != node.args else node
-        elif isinstance(node, Load):
-            at = tuple(made[i] for i in node.index)
-            new = Load(node.buffer, at) if at != node.index else node
-        changed = change(new)
-        made[node] = new if changed is None else changed
-    return made[e]
+    return mapper(change)(e)
 
 
-def substitute(e: Expr, values: dict[Var, Expr]) -> Expr:
+def substitution(values: Mapping[Var, Expr]) -> Callable[[Expr], Expr]:
+    """`substitute` with these values, for many expressions that share parts."""
+    return mapper(lambda x: values.get(x) if isinstance(x, Var) else None)
+
+
+def substitute(e: Expr, values: Mapping[Var, Expr]) -> Expr:
     """`e` with variables replaced."""
-    return map_expr(e, lambda x: values.get(x) if isinstance(x, Var) else None)
+    return substitution(values)(e)
 
 
 def map_stmt(
@@ -401,16 +418,18 @@ def map_stmt(
 
 def statements(s: Stmt) -> Iterator[Stmt]:
     """`s` and every statement inside it, outer first."""
-    yield s
-    inner: tuple[Any, ...] = ()
-    if isinstance(s, (For, Alloc, Let)):
-        inner = (s.body,)
-    elif isinstance(s, If):
-        inner = (s.then,) if s.orelse is None else (s.then, s.orelse)
-    elif isinstance(s, Block):
-        inner = s.body
-    for child in inner:
-        yield from statements(child)
+    stack: list[Stmt] = [s]
+    while stack:
+        inner = stack.pop()
+        yield inner
+        if isinstance(inner, (For, Alloc, Let)):
+            stack.append(inner.body)
+        elif isinstance(inner, Block):
+            stack.extend(reversed(inner.body))
+        elif isinstance(inner, If):
+            if inner.orelse is not None:
+                stack.append(inner.orelse)
+            stack.append(inner.then)
 
 
 def expressions(s: Stmt) -> Iterator[Expr]:

@@ -14,7 +14,7 @@ from fissile.ir.affine import Space
 from fissile.ir.dim import DimLike
 from fissile.ir.graph import Node
 from fissile.ir.primitive import flatten
-from fissile.orchestrate.follow import Index, pull
+from fissile.orchestrate.follow import Index, pull, single_value
 from fissile.orchestrate.plan import Kernel
 
 UNBOUNDED = 1 << 62  # extent of a parameter buffer: its size is the caller's business
@@ -76,12 +76,12 @@ class Builder:
 
     @property
     def reads(self) -> dict[Node, bool]:
-        """The tensors this kernel reads from memory; one-element constants are literals instead."""
-        return {n: not _is_single(n) for n in self.kernel.inputs}
+        """The tensors this kernel reads from memory; small whole numbers are literals instead."""
+        return {n: single_value(n) is None for n in self.kernel.inputs}
 
     def finish(self, s: L.Stmt) -> L.Stmt:
         """The statement with symbolic extents as parameters."""
-        return L.map_stmt(s, lambda e: self.space.finish(e, self.extent))
+        return L.map_stmt(s, self.space.finisher(self.extent))
 
     def lowered(self, body: L.Stmt, tasks: DimLike) -> Lowered:
         """The function of `body` (extents may still be symbolic) with its arguments."""
@@ -91,33 +91,37 @@ class Builder:
         return Lowered(L.Function("kernel", params, finished), arguments, tasks)
 
 
-def _is_single(node: Node) -> bool:
-    return node.name == "constant" and node.attr("value").array.size == 1
-
-
 # ---------------------------------------------------------------- hoisting
 
 
 def hoist_divisions(s: L.Stmt) -> L.Stmt:
     """Integer divisions that do not change in a loop go before it: LLVM may not move what could divide by zero."""
     counter = [0]
+    divides: dict[L.Expr, bool] = {}
 
     def change(inner: L.Stmt) -> L.Stmt | None:
         if not isinstance(inner, L.For):
             return None
+        if not any(_has_division(e, divides) for e in L.expressions(inner.body)):
+            return None
         moving = bound_variables(inner)
         found: dict[L.Expr, L.Var] = {}
-
-        def replace(e: L.Expr) -> L.Expr:
-            return L.map_expr(e, lambda x: _invariant(x, moving, found, counter))
-
-        body = L.map_stmt(inner.body, replace)
+        replace = L.mapper(lambda x: _invariant(x, moving, found, counter))
+        body = L.map_stmt(inner.body, lambda e: replace(e) if _has_division(e, divides) else e)
         result: L.Stmt = L.For(inner.var, inner.extent, body, inner.kind)
         for value, name in reversed(found.items()):
             result = L.Let(name, value, result)
         return result if found else None
 
     return L.map_stmt(s, lambda e: e, change)
+
+
+def _has_division(e: L.Expr, known: dict[L.Expr, bool]) -> bool:
+    if (found := known.get(e)) is None:
+        found = isinstance(e, L.Op) and e.op in ("floordiv", "mod")
+        found = found or any(_has_division(c, known) for c in L.children(e))
+        known[e] = found
+    return found
 
 
 def _invariant(
