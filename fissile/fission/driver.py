@@ -20,12 +20,13 @@ from fissile.fission.table import Call, Refusal, Result, Row, lookup
 from fissile.fission.values import symbolic
 from fissile.frontend.function import function_body
 from fissile.frontend.operator_graph import Operator, OperatorGraph, Value
-from fissile.ir.dim import Dim, DimLike, lower_bound, min_, parse, symbol
+from fissile.ir.dim import Dim, DimLike, lower_bound, min_, parse, product, symbol
 from fissile.ir.dtype import BFLOAT16, FLOAT16, FLOAT32, DType, dtype
-from fissile.ir.graph import Graph, Guard, Node, constraints, make, toposort
-from fissile.ir.primitive import INPUT, cast
+from fissile.ir.graph import Graph, Guard, Node, constraints, evaluate, make, toposort
+from fissile.ir.primitive import CONSTANT, INPUT, cast, constant
 
 HALVES = (FLOAT16, BFLOAT16)
+_TINY = 64
 Results: TypeAlias = tuple[Node | None, ...]
 
 
@@ -192,6 +193,7 @@ def _split(walk: _Walk, operator: Operator, inputs: Results) -> Results:
         return _by_definition(walk, operator, inputs)
     results = _called(row, call, inputs)
     walk.guards.extend(call.guards)
+    results = tuple(_folded(node, inputs) for node in results)
     absent = [n for n in operator.outputs[len(results) :] if n]
     if absent:
         raise Refusal(f"its output {absent[0]!r} has no native definition")
@@ -224,6 +226,22 @@ def _by_definition(walk: _Walk, operator: Operator, inputs: Results) -> Results:
 
 def _plain(extent: DimLike) -> int | str:
     return str(extent) if isinstance(extent, Dim) else int(extent)
+
+
+def _folded(node: Node | None, inputs: Results) -> Node | None:
+    """The value of a tiny result of tiny constants, so that scales, sizes and conditions are known.
+
+    Whatever is larger is folded with its neighbours by the rewriting of primitives.
+    """
+    tiny = all(i is None or (i.primitive is CONSTANT and _is_tiny(i)) for i in inputs)
+    if node is None or not inputs or not tiny or not _is_tiny(node) or node.primitive is CONSTANT:
+        return node
+    return constant(evaluate(Graph((), (("", node),)), {}, {})[""], node.dtype)
+
+
+def _is_tiny(node: Node) -> bool:
+    total = product(node.shape)
+    return not isinstance(total, Dim) and total <= _TINY
 
 
 def _called(row: Row, call: Call, inputs: Results) -> Results:

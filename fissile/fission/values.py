@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from fissile.fission.build import dtype_of_onnx
+from fissile.fission.ratio import NoRatio, Ratio, node_of_ratios, ratios
 from fissile.fission.table import Call, Refusal
 from fissile.ir.dim import Dim, DimLike, equal, less_equal, lower_bound, max_, min_
 from fissile.ir.dtype import BOOL, INT32, INT64, DType
@@ -86,15 +87,25 @@ class _Unknown(Exception):
 
 
 Meaning = Callable[..., np.ndarray]
+
+
+def _never(call: Call, *arrays: np.ndarray | None) -> np.ndarray:
+    raise _Unknown
+
+
 _MEANINGS: dict[str, Meaning] = {}
 
 
 def symbolic(call: Call, inputs: tuple[Node | None, ...]) -> Node | None:
     """The operator's only output when all inputs are known and it is arithmetic on shapes, else None."""
     meaning = _MEANINGS.get(call.operator.type)
+    if meaning is None and call.operator.type in _REAL:
+        meaning = _never
     if meaning is None or call.operator.domain or not inputs or len(call.operator.outputs) != 1:
         return None
     arrays = [known(node) for node in inputs]
+    if any(n is not None and n.dtype.is_float for n in inputs):
+        return _by_ratios(call, inputs, arrays)
     for node, array in zip(inputs, arrays, strict=True):
         if node is not None and (array is None or array.size > LARGEST):
             return None
@@ -106,6 +117,49 @@ def symbolic(call: Call, inputs: tuple[Node | None, ...]) -> Node | None:
     if values.size > LARGEST or not _fits(values, of):
         return None
     return node_of(values, of)
+
+
+_REAL: dict[str, Callable[..., Any]] = {
+    "Add": np.frompyfunc(lambda a, b: a + b, 2, 1),
+    "Sub": np.frompyfunc(lambda a, b: a - b, 2, 1),
+    "Mul": np.frompyfunc(lambda a, b: a * b, 2, 1),
+    "Div": np.frompyfunc(lambda a, b: a / b, 2, 1),
+    "Floor": np.frompyfunc(lambda a: a.floor(), 1, 1),
+    "Ceil": np.frompyfunc(lambda a: a.ceil(), 1, 1),
+    "Cast": np.frompyfunc(lambda a: a.trunc(), 1, 1),
+}
+_MOVES = ("Concat", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze")
+
+
+def _by_ratios(
+    call: Call, inputs: tuple[Node | None, ...], arrays: list[np.ndarray | None]
+) -> Node | None:
+    """Arithmetic on extents that has gone over to floats: kept exact until it comes back."""
+    name = call.operator.type
+    mixed = [
+        a if n is None or not n.dtype.is_float else ratios(n, LARGEST)
+        for n, a in zip(inputs, arrays)
+    ]
+    if any(n is not None and a is None for n, a in zip(inputs, mixed)):
+        return None
+    of = next(n.dtype for n in inputs if n is not None and n.dtype.is_float)
+    symbolic_parts = [a for a in mixed if a is not None and _is_symbolic(a)]
+    try:
+        if name == "Cast":
+            to = dtype_of_onnx(call.attr("to"))
+            if not symbolic_parts or to not in _INTEGERS:
+                return None
+            return node_of(np.asarray(_REAL[name](mixed[0]), object), to)
+        if not symbolic_parts or (name not in _REAL and name not in _MOVES):
+            return None
+        meaning = _MEANINGS[name] if name in _MOVES else lambda call, *xs: _REAL[name](*xs)
+        return node_of_ratios(np.asarray(meaning(call, *mixed), object), of)
+    except (NoRatio, _Unknown, Refusal):
+        return None
+
+
+def _is_symbolic(values: np.ndarray) -> bool:
+    return any(isinstance(v, Ratio) and isinstance(v.num, Dim) for v in values.reshape(-1))
 
 
 def _result_type(call: Call, inputs: tuple[Node | None, ...], values: np.ndarray) -> DType:

@@ -1,6 +1,7 @@
 """ONNX models in, operator graphs out (DESIGN 3.1)."""
 
+from fissile.frontend.extents import fix_extents
 from fissile.frontend.operator_graph import Metadata, Operator, OperatorGraph, Value
-from fissile.frontend.read import read_model
+from fissile.frontend.read import model_sha256, read_model
 
-__all__ = ["Metadata", "Operator", "OperatorGraph", "Value", "read_model"]
+__all__ = ["Metadata", "Operator", "OperatorGraph", "Value", "fix_extents", "model_sha256", "read_model"]

@@ -8,12 +8,32 @@ through a symbolic link, and no byte beyond the file's end is promised.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import onnx
 
 from fissile.errors import FileMissing, ModelError
+
+
+def external_files(model: onnx.ModelProto, folder: Path | None) -> list[Path]:
+    """The files with tensors of the model, each once, sorted. Raises like `external_path`."""
+    external = onnx.TensorProto.EXTERNAL
+    tensors = (t for t in _tensors(model.graph) if t.data_location == external)
+    return sorted({external_path(t, folder) for t in tensors})
+
+
+def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """The tensors of a graph and of the graphs in its attributes."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _tensors(inner)
 
 
 def external_path(tensor: onnx.TensorProto, folder: Path | None) -> Path:

@@ -58,10 +58,17 @@ class Operator:
 
 @dataclass(frozen=True)
 class Metadata:
-    """What a model says about itself; `sha256` covers the model's bytes and its external data."""
+    """What a model says about itself; `sha256` covers the model's bytes and its external data.
+
+    version: None where the model gives none.
+    """
 
     producer: str = ""
+    producer_version: str = ""
+    domain: str = ""
+    version: int | None = None
     doc: str = ""
+    graph_doc: str = ""
     custom: Mapping[str, str] = field(default_factory=dict)
     opsets: Mapping[str, int] = field(default_factory=dict)
     ir_version: int = 0

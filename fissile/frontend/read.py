@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from onnx import checker, inliner, numpy_helper
 
 from fissile.errors import FileMissing, ModelError, Place, UnsupportedError
-from fissile.frontend.external import external_array, external_path
+from fissile.frontend.external import external_array, external_files
 from fissile.frontend.operator_graph import Metadata, Operator, OperatorGraph, Value
 
 OLDEST_OPSET = 7
@@ -49,8 +49,8 @@ def read_model(
         content = bytes(model)
     proto = _parsed(content, file_name)
     _check_versions(proto)
+    digest = _sha256(content, external_files(proto, folder))
     tensors = _take_weights(proto.graph)
-    digest = _sha256(content, tensors, folder)
     declared = [[_value(v) for v in values] for values in (proto.graph.input, proto.graph.output)]
     _check(proto)
     if proto.functions:
@@ -59,8 +59,12 @@ def read_model(
     weights = {t.name: _array(t, folder) for t in tensors}
     _add_sparse(proto.graph, weights)
     metadata = Metadata(
-        producer=f"{proto.producer_name} {proto.producer_version}".strip(),
-        doc=proto.doc_string or proto.graph.doc_string,
+        producer=proto.producer_name,
+        producer_version=proto.producer_version,
+        domain=proto.domain,
+        version=proto.model_version if proto.HasField("model_version") else None,
+        doc=proto.doc_string,
+        graph_doc=proto.graph.doc_string,
         custom={p.key: p.value for p in proto.metadata_props},
         opsets=opsets,
         ir_version=proto.ir_version,
@@ -158,10 +162,17 @@ def _check(model: onnx.ModelProto) -> None:
         raise ModelError("F012", "the model is not valid ONNX", reason=text) from error
 
 
-def _sha256(content: bytes, tensors: Iterable[onnx.TensorProto], folder: Path | None) -> str:
+def model_sha256(content: bytes, folder: Path | None) -> str:
+    """The hash that names a model: of its bytes, then of its external files in the order of their paths.
+
+    Raises like `read_model` when the bytes are no model or a file is not there.
+    """
+    return _sha256(content, external_files(_parsed(content, ""), folder))
+
+
+def _sha256(content: bytes, files: Iterable[Path]) -> str:
     digest = hashlib.sha256(content)
-    paths = {external_path(t, folder) for t in tensors if _is_external(t)}
-    for path in sorted(paths):
+    for path in files:
         with path.open("rb") as file:
             while block := file.read(1 << 20):
                 digest.update(block)

@@ -63,8 +63,9 @@ def data(array: np.ndarray) -> Data:
     if array.flags.writeable:
         array = array.view()
         array.flags.writeable = False
-    head = f"{array.dtype.str}{array.shape}".encode()
-    return Data(array, hashlib.blake2b(head + array.tobytes(), digest_size=16).hexdigest())
+    digest = hashlib.blake2b(f"{array.dtype.str}{array.shape}".encode(), digest_size=16)
+    digest.update(array.reshape(-1).view(np.uint8))  # the bytes themselves, not a copy
+    return Data(array, digest.hexdigest())
 
 
 class Constraints:

@@ -328,3 +328,27 @@ def test_shape_arithmetic_stays_symbolic() -> None:
     graph = fission(read_model(model))
     assert str(graph.outputs[0][1].type) == "float32[n, 4*(h//2)]"
     assert not graph.guards
+
+
+@pytest.mark.parametrize(("scale", "extent"), [(0.5, "h//2"), (2.0, "2*h"), (0.75, "(3*h)//4")])
+def test_shape_arithmetic_by_way_of_floats(scale: float, extent: str) -> None:
+    text = f"""<ir_version: 10, opset_import: ["" : 18]>
+    g (float[1, 2, h, 4] x) => (float y) {{
+        s = Shape(x)
+        two = Constant<value_ints=[2]>()
+        h = Gather<axis=0>(s, two)
+        real = Cast<to=1>(h)
+        scale = Constant<value_float={scale}>()
+        scaled = Mul(real, scale)
+        floor = Floor(scaled)
+        rows = Cast<to=7>(floor)
+        head = Constant<value_ints=[1, 2]>()
+        last = Constant<value_ints=[8]>()
+        sizes = Concat<axis=0>(head, rows, last)
+        y = Resize<mode="nearest">(x, , , sizes)
+    }}"""
+    model = onnx.parser.parse_model(text)
+    model.graph.output[0].ClearField("type")
+    graph = fission(read_model(model))
+    assert str(graph.outputs[0][1].shape[2]) == extent
+    agree(model, {"x": values([1, 2, 5, 4])})
