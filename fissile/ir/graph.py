@@ -64,7 +64,7 @@ def data(array: np.ndarray) -> Data:
         array = array.view()
         array.flags.writeable = False
     digest = hashlib.blake2b(f"{array.dtype.str}{array.shape}".encode(), digest_size=16)
-    digest.update(memoryview(array.reshape(-1).view(np.uint8)))  # the bytes, not a copy
+    digest.update(array.reshape(-1).view(np.uint8).data)  # the bytes, not a copy
     return Data(array, digest.hexdigest())
 
 
