@@ -7,6 +7,7 @@ functions; workers are plain subprocesses, so the user's own script is never run
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -94,7 +95,8 @@ def _drive(work: _Work) -> None:
             else:
                 work.problems[i] = answer[1:].decode(errors="replace").strip()
         if worker is not None:
-            _pipe(worker.stdin).close()
+            with contextlib.suppress(BrokenPipeError):
+                _pipe(worker.stdin).close()
             worker.wait()
 
 

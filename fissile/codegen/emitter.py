@@ -118,6 +118,7 @@ class Emitter:
     mask: Mask | None = None
     scratch: Value = field(default_factory=lambda: integer(0))
     loads: dict[Expr, bool] = field(default_factory=dict)
+    sizes: dict[Expr, int] = field(default_factory=dict)
     lane_facts: dict[int, LaneFacts] = field(default_factory=dict)  # by the loop's id
     has_scatter: bool = False
 

@@ -6,16 +6,45 @@ Invariant: inside a masked region at least one lane runs, and only lanes that ru
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from fissile.codegen.emitter import Emitter, Mask, Value, literal, operands, vector_text
 from fissile.codegen.memory import is_contiguous, load
 from fissile.codegen.operators import OPERATORS, binary, choose, convert, negated, reinterpret
 from fissile.codegen.text import type_text
 from fissile.ir.dtype import BOOL
-from fissile.ir.loop import Const, Expr, Load, Op, Var, walk
+from fissile.ir.loop import Const, Expr, Load, Op, Var, children, walk
+
+DEEP = 100  # nodes; larger expressions are evaluated from their leaves, not by recursion
+
+
+def value_of(e: Emitter, x: Expr) -> Value:
+    """The value of a whole expression, however deep."""
+    if (size := e.sizes.get(x)) is None:
+        size = e.sizes[x] = sum(1 for _ in walk(x))
+    if size > DEEP:
+        for node in _certain(x):
+            evaluate(e, node)
+    return evaluate(e, x)
+
+
+def _certain(x: Expr) -> Iterator[Expr]:
+    """The subexpressions that are evaluated whatever a `select` chooses, operands first."""
+    seen: set[Expr] = set()
+    stack = [(x, False)]
+    while stack:
+        node, done = stack.pop()
+        if done:
+            yield node
+        elif node not in seen:
+            seen.add(node)
+            stack.append((node, True))
+            is_choice = isinstance(node, Op) and node.op == "select"
+            stack.extend((c, False) for c in children(node)[: 1 if is_choice else None])
 
 
 def evaluate(e: Emitter, x: Expr) -> Value:
-    """The value of `x` here."""
+    """The value of `x` here, by recursion."""
     if isinstance(x, Var):
         return e.values[x]
     if isinstance(x, Const):
@@ -44,10 +73,10 @@ def _apply(e: Emitter, x: Op) -> Value:
 def _select(e: Emitter, condition: Expr, yes: Expr, no: Expr) -> Value:
     c = evaluate(e, condition)
     if c.text in ("true", "false"):
-        return evaluate(e, yes if c.text == "true" else no)
+        return value_of(e, yes if c.text == "true" else no)
     reads = [side for side in (yes, no) if e.has_load(side) and side not in e.memo]
     if not reads:
-        return choose(e, c, evaluate(e, yes), evaluate(e, no))
+        return choose(e, c, value_of(e, yes), value_of(e, no))
     if c.lanes == 1:
         return _either(e, c, yes, no)
     first = _where(e, c, yes)
@@ -65,7 +94,7 @@ def _either(e: Emitter, c: Value, yes: Expr, no: Expr) -> Value:
     for label, side in zip(labels, (yes, no)):
         code.start(label)
         with e.level(is_loop=False):
-            v = evaluate(e, side)
+            v = value_of(e, side)
             text = vector_text(e, v, width) if width > 1 else operands(e, v)[1][0]
             found.append((Value(text, v.dtype, width), code.block))
             code.branch(labels[2])
@@ -92,17 +121,17 @@ def lanes_of(e: Emitter, x: Expr) -> int:
 def _where(e: Emitter, c: Value, side: Expr) -> Value:
     """`side` in the lanes of `c`; anything elsewhere."""
     if not e.has_load(side):
-        return evaluate(e, side)
+        return value_of(e, side)
     inner = narrowed(e, c)
     with e.masked(inner):
         if all(_is_plain(e, n) for n in walk(side) if isinstance(n, Load)):
-            return evaluate(e, side)
+            return value_of(e, side)
     code, taken, done = e.code, e.code.label(), e.code.label()
     before = code.block
     code.branch_if(any_lane(e, inner), taken, done)
     code.start(taken)
     with e.masked(inner), e.level(is_loop=False):
-        v = evaluate(e, side)
+        v = value_of(e, side)
         text = vector_text(e, v, e.lanes)
         after = code.block
         code.branch(done)

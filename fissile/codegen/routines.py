@@ -7,7 +7,7 @@ Invariant: each is written once per module, is internal, calls no library and ca
 from __future__ import annotations
 
 from fissile.codegen.emitter import Emitter, Helpers, Routine, Value, literal, plain
-from fissile.codegen.expression import any_of, evaluate
+from fissile.codegen.expression import any_of, evaluate, value_of
 from fissile.codegen.math import CIRCULAR, REDUCIBLE, circular, expand, reduced
 from fissile.codegen.operators import choose, compare, convert, intrinsic
 from fissile.codegen.text import type_text
@@ -215,7 +215,7 @@ def _routine(routine: Routine, helpers: Helpers, target: Target) -> list[str]:
 def _expanded(e: Emitter, operator: str, arguments: list[Value]) -> Value:
     variables = [var(f"argument{i}", a.dtype) for i, a in enumerate(arguments)]
     e.values.update(zip(variables, arguments))
-    return evaluate(e, expand(operator, variables))
+    return value_of(e, expand(operator, variables))
 
 
 def _lanewise_fmod(e: Emitter, arguments: list[Value]) -> Value:

@@ -23,7 +23,7 @@ from fissile.codegen.emitter import (
     subtract,
     vector_text,
 )
-from fissile.codegen.expression import any_lane, evaluate, narrowed
+from fissile.codegen.expression import any_lane, evaluate, narrowed, value_of
 from fissile.codegen.memory import lane_index, store
 from fissile.codegen.operators import binary, negated
 from fissile.errors import CompileError
@@ -63,14 +63,14 @@ def emit(e: Emitter, s: Stmt) -> None:
     elif isinstance(s, Store):
         e.memo = {}
         index = [evaluate(e, i) for i in s.index]
-        store(e, s.buffer, index, evaluate(e, s.value))
+        store(e, s.buffer, index, value_of(e, s.value))
     elif isinstance(s, For):
         _emit_for(e, s)
     elif isinstance(s, If):
         _emit_if(e, s)
     elif isinstance(s, Let):
         e.memo = {}
-        with e.bound(s.var, evaluate(e, s.value)):
+        with e.bound(s.var, value_of(e, s.value)):
             emit(e, s.body)
     else:
         with allocated(e, s.buffer):
@@ -303,7 +303,7 @@ def _vectors_of_unknown(e: Emitter, s: For, extent: Value, facts: LaneFacts) -> 
 
 def _emit_if(e: Emitter, s: If) -> None:
     e.memo = {}
-    c = evaluate(e, s.condition)
+    c = value_of(e, s.condition)
     if c.text in ("true", "false"):
         chosen = s.then if c.text == "true" else s.orelse
         if chosen is not None:

@@ -387,6 +387,17 @@ def test_register_buffers_need_a_constant_shape() -> None:
         emit_module([f], named("x86-64-v3"))
 
 
+def test_long_chains_do_not_exhaust_the_stack() -> None:
+    a, out = flat("a", FLOAT32), flat("out", FLOAT32)
+    value: Expr = Load(a, (i,))
+    for step in range(900):
+        value = op("add", value, const(float(step % 7), FLOAT32))
+        if step == 450:
+            value = op("select", op("lt", i, const(9)), value, const(0.0, FLOAT32))
+    f = Function("long", (a, out, n), over(Store(out, (i,), value)))
+    assert emit_module([f], named("x86-64-v3")).count("fadd") >= 900
+
+
 def test_text_is_the_same_every_time() -> None:
     f = guarded(Kind.VECTORIZED)
     assert emit_module([f], named("x86-64-v4")) == emit_module([f], named("x86-64-v4"))
