@@ -14,6 +14,8 @@ from fissile.ir.dim import equal
 from fissile.ir.graph import Node
 from fissile.ir.primitive import constant_value, flatten, literal, reshape_groups, unflatten
 
+_LITERAL = 8
+
 Index = tuple[L.Expr, ...]
 Leaf = Callable[[Node, Index], L.Expr | None]
 
@@ -27,9 +29,22 @@ def natural(space: Space, node: Node, prefix: str) -> Index:
 
 
 def single_value(node: Node) -> L.Const | None:
-    """A constant of one element as a literal, so that it needs no memory."""
+    """A constant of one element that is worth a literal: an integer, or a small whole number.
+
+    Other numbers are read from memory, so that kernels which differ in a learned factor alone are one function.
+    """
     value = constant_value(node)
-    return literal(value.reshape(()), node.dtype) if value is not None and value.size == 1 else None
+    if value is None or value.size != 1:
+        return None
+    number = literal(value.reshape(()), node.dtype)
+    if node.dtype.is_float and not (number.value == int_or_zero(number.value)):
+        return None
+    return number
+
+
+def int_or_zero(value: float) -> float:
+    """`value` if it is a whole number of at most 8, else 0 (so that zero is whole, NaN and infinity are not)."""
+    return value if abs(value) <= _LITERAL and value == round(value) else 0.0
 
 
 def pull(space: Space, node: Node, at: Index, leaf: Leaf) -> L.Expr:

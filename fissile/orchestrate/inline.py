@@ -47,7 +47,9 @@ def _follows(node: Node, readers: dict[Node, list[Node]], inline: set[Node]) -> 
     """Whether a transpose or pad is better followed than stored."""
     if node.name == "transpose":
         return all(_reads_strided(u, node) for u in readers[node]) or (
-            len(readers[node]) == 1 and not _feeds_windows(node, readers)
+            len(readers[node]) == 1
+            and not _feeds_windows(node, readers)
+            and readers[node][0].name != "matmul"
         )
     if node.name == "pad":
         return _feeds_windows(node, readers) and not _moves_last_axis(node.inputs[0], inline)
@@ -55,8 +57,13 @@ def _follows(node: Node, readers: dict[Node, list[Node]], inline: set[Node]) -> 
 
 
 def _reads_strided(user: Node, node: Node) -> bool:
-    """Whether `user` is a linear primitive, whose packing reads through strides."""
-    return user.name in ("matmul", "pack")
+    """Whether `user` is a linear primitive whose packing reads `node` through strides, but along its last axis.
+
+    A right operand is packed once, so any stride will do; rows of a left operand are copied per block of columns.
+    """
+    return user.name == "pack" or (
+        user.name == "matmul" and node.attr("perm")[-1] == node.type.rank - 1
+    )
 
 
 def _feeds_windows(node: Node, readers: dict[Node, list[Node]]) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fissile.ir import loop as L
-from fissile.ir.dim import DimLike, equal, min_, product
+from fissile.ir.dim import DimLike, equal, max_, min_, product
 from fissile.ir.graph import Node
 from fissile.ir.primitive import PANEL, packed_extents, unflatten
 from fissile.microkernel.generate import (
@@ -30,6 +30,7 @@ from fissile.target import Target
 
 DEPTH = 512  # most of k in a block: a panel of it is 32 KiB of float32
 BLOCK_ROWS = 96  # rows of a block: with DEPTH it is 192 KiB of float32, which a private cache holds
+EPILOGUE_ON_REGISTERS = 4  # scalar operators of an epilogue that is repeated for every register of the tile
 BLOCK_COLUMNS = 256  # columns of a block: copying its rows then costs a few percent of the products
 
 
@@ -109,6 +110,7 @@ class _Linear:
         self.m = space.loop("m", self.size.rows)
         self.n = space.loop("n", self.size.columns)
         self.pitch = DEPTH + ROW_PITCH_GAP
+        self.masks_freely = target.vector_bits >= 512  # mask registers: a masked store costs what a plain one does
 
     def _blocks(self) -> Extents:
         """Rows, columns and depth of a block: equal shares, whole tiles, enough blocks for the threads to share."""
@@ -314,7 +316,7 @@ def _share(extent: DimLike, most: int, unit: int) -> DimLike:
     if isinstance(extent, int):
         share = -(-extent // max(1, parts if isinstance(parts, int) else 1))
         return max(unit, -(-share // unit) * unit)
-    return min_(most, -(-extent // unit) * unit)
+    return max_(unit, min_(most, -(-extent // unit) * unit))  # not 0: it divides the extent
 
 
 def _branched(
@@ -399,32 +401,70 @@ class _Tile:
         return L.Let(base, start, loop)
 
     def _finish(self) -> L.Stmt:
-        """The epilogue and the stores, masked at the last columns only when the tile reaches over them."""
-        if self.columns is None or _multiple(self.linear.size.columns, self.width):
-            return self._store_rows(None)
-        enough = L.op("le", L.plus(self.column0, self.width), self.columns)
-        return L.If(enough, self._store_rows(None), self._store_rows(self.columns))
-
-    def _store_rows(self, columns: L.Expr | None) -> L.Stmt:
-        linear, lane = self.linear, L.var("lane")
-        build = linear.build
+        """The epilogue and the stores: on the registers when it is short, else row by row over a copy of the tile."""
+        linear = self.linear
         marker = L.var("product", linear.dtype)
         output, address, value = linear.epilogue(marker)
+        write = _Write(self, marker, linear.build.tensor(output), address, value)
+        if sum(isinstance(e, L.Op) for e in L.walk(value)) > EPILOGUE_ON_REGISTERS:
+            return self._finish_rolled(write)
+        if self.columns is None or _multiple(linear.size.columns, self.width):
+            return self._finish_rows(write, None)
+        masked = self._finish_rows(write, self.columns)
+        if linear.masks_freely:
+            return masked
+        enough = L.op("le", L.plus(self.column0, self.width), self.columns)
+        return L.If(enough, self._finish_rows(write, None), masked)
+
+    def _finish_rows(self, write: _Write, columns: L.Expr | None) -> L.Stmt:
+        lane = L.var("lane")
         rows: list[L.Stmt] = []
         for i in range(self.rows):
-            here = {
-                marker: self._sum(i, lane),
-                linear.m: L.plus(linear.names["row"], L.plus(self.row0, i)),
-                linear.n: L.plus(linear.names["column"], L.plus(self.column0, lane)),
-                linear.matrix: linear.names["matrix"],
-            }
-            store: L.Stmt = L.Store(
-                build.tensor(output), (L.substitute(address, here),), L.substitute(value, here)
-            )
-            if columns is not None:
-                store = L.If(L.op("lt", L.plus(self.column0, lane), columns), store)
-            row: L.Stmt = L.For(lane, L.const(self.width), store, L.Kind.VECTORIZED)
+            row = write.row(L.const(i), self._sum(i, lane), columns)
             if self.limit is not None:
                 row = L.If(L.op("lt", L.plus(self.row0, i), self.limit), row)
             rows.append(row)
         return L.block(*rows)
+
+    def _finish_rolled(self, write: _Write) -> L.Stmt:
+        """tile = sums; for row: store(epilogue(tile[row])): the epilogue's code stands once."""
+        linear, lane, i = self.linear, L.var("lane"), L.var("row")
+        tile = L.buffer("tile", linear.dtype, (self.rows, self.width), L.Space.SCRATCH)
+        spill = drain(
+            self.rows,
+            self.width,
+            lambda r, c: L.Store(tile, (L.const(r), c), self._sum(r, c)),
+        )
+        count: L.Expr = L.const(self.rows)
+        if self.limit is not None:
+            count = L.minimum(count, L.minus(self.limit, self.row0))
+        whole = self.columns is None or _multiple(linear.size.columns, self.width)
+        row = write.row(i, L.Load(tile, (i, lane)), None if whole else self.columns)
+        return L.Alloc(tile, L.block(spill, L.For(i, count, row)))
+
+
+@dataclass(frozen=True)
+class _Write:
+    """How an element of a tile ends: `value` of the product `marker` goes to `address` of `target`."""
+
+    tile: _Tile
+    marker: L.Var
+    target: L.Buffer
+    address: L.Expr
+    value: L.Expr
+
+    def row(self, i: L.Expr, product: L.Expr, columns: L.Expr | None) -> L.Stmt:
+        """Row `i` of the tile; `columns` of the block limit it when the tile may reach over them."""
+        tile, lane = self.tile, L.var("lane")
+        names = tile.linear.names
+        here = {
+            self.marker: product,
+            tile.linear.m: L.plus(names["row"], L.plus(tile.row0, i)),
+            tile.linear.n: L.plus(names["column"], L.plus(tile.column0, lane)),
+            tile.linear.matrix: names["matrix"],
+        }
+        address, value = L.substitute(self.address, here), L.substitute(self.value, here)
+        store: L.Stmt = L.Store(self.target, (address,), value)
+        if columns is not None:
+            store = L.If(L.op("lt", L.plus(tile.column0, lane), columns), store)
+        return L.For(lane, L.const(tile.width), store, L.Kind.VECTORIZED)
