@@ -7,29 +7,25 @@ it runs, so that `--help` is quick.
 """
 
 import json
-import logging
 import os
-import platform
 import sys
 import time
 import traceback
-import warnings
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
-from fissile import __version__
+from fissile.console import plain, say, set_up, silent, versions, why_cores
 from fissile.errors import (
     FileAccess,
     FileMissing,
     FissileError,
-    FissileWarning,
     OptionError,
     Place,
+    UnsupportedError,
     did_you_mean,
 )
 from fissile.options import ENVIRONMENT, Event, Options, environment, resolve_target
@@ -97,7 +93,7 @@ def _fail(error: FissileError, given: Sequence[str]) -> int:
 def cli(context: click.Context, show_version: bool) -> None:
     """Compile ONNX models to artifacts that run with numpy alone."""
     if show_version:
-        for name, value in _versions().items():
+        for name, value in versions().items():
             print(f"{name:8} {value}")
     elif context.invoked_subcommand is None:
         print(context.get_help())
@@ -138,7 +134,7 @@ def compile_command(
 ) -> int:
     """Compile MODEL (.onnx) into one artifact (.fsl)."""
     started = time.perf_counter()
-    _set_up(quiet=quiet, verbose=choices.pop("verbose"))
+    set_up(quiet=quiet, verbose=choices.pop("verbose"))
     path = output or Path(f"{model.stem}.fsl")
     _check_output(path, force)
     stages: list[Event] = []
@@ -153,9 +149,10 @@ def compile_command(
         print(json.dumps({**document, "stages": times, "manifest": manifest}, default=str))
         return 0
     needs = "needs onnx for foreign nodes" if executable.foreign else "needs numpy only"
-    print(_plain(f"wrote    {path} · {size / 1e6:.1f} MB · {needs}"))
+    print(plain(f"wrote    {path} · {size / 1e6:.1f} MB · {needs}"))
     if not quiet:
-        say(f"done in {seconds:.1f} s. Not tuned: nothing was measured.")
+        how = "from the compile cache" if _is_cached(stages) else "compiled"
+        say(f"done in {seconds:.1f} s, {how}. Not tuned: nothing was measured.")
         say(f"next     fissile run {path}")
     return 0
 
@@ -176,7 +173,7 @@ def run_command(
     **choices: Any,
 ) -> int:
     """Run MODEL (.onnx or .fsl); inputs that are not given are random."""
-    _set_up(quiet=quiet, verbose=choices.pop("verbose"))
+    set_up(quiet=quiet, verbose=choices.pop("verbose"))
     extents = _low_ends(parse_shapes(choices["shapes"]))
     executable = _open(model, quiet, **choices)
     feeds = complete_feeds(executable, read_inputs(inputs, executable), extents, seed)
@@ -201,11 +198,16 @@ def run_command(
 @common
 def check_command(model: Path, target: str, as_json: bool, quiet: bool, verbose: bool) -> int:
     """Say what of MODEL runs natively, without compiling; exit 3 if something does not run."""
-    _set_up(quiet=quiet, verbose=verbose)
+    set_up(quiet=quiet, verbose=verbose)
     _existing(model)
     from fissile import compiler
 
-    support = compiler.check(model, target=target)
+    try:
+        support = compiler.check(model, target=target)
+    except UnsupportedError as error:
+        # an unknown opset or domain: the model cannot even be read, but the answer is known
+        answer = _fail(error, ["--json"] * as_json + ["-v"] * verbose)
+        return 3 if answer else 0
     if as_json:
         kinds = {"foreign": support.foreign, "unsupported": support.unsupported}
         places = {kind: [vars(place) for place in found] for kind, found in kinds.items()}
@@ -223,14 +225,32 @@ def check_command(model: Path, target: str, as_json: bool, quiet: bool, verbose:
 @cli.command("show")
 @click.argument("model", type=click.Path(path_type=Path), required=False)
 @click.option("--after", "stage", help="A stage; without it, the stages are listed.")
+@click.option("--rules", is_flag=True, help="List the rewrite rules and their laws.")
+@click.option("--target", default="native", show_default=True)
+@click.option("--shape", "shapes", multiple=True, help="batch=8 fixes a dimension.")
+@click.option("--disable", multiple=True, metavar="RULE", help="Leave a rewrite out.")
 @common
 def show_command(
-    model: Path | None, stage: str | None, as_json: bool, quiet: bool, verbose: bool
+    model: Path | None,
+    stage: str | None,
+    rules: bool,
+    target: str,
+    shapes: tuple[str, ...],
+    disable: tuple[str, ...],
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
 ) -> int:
-    """Print MODEL as text after a stage of the compiler."""
+    """Print MODEL as text after a stage of the compiler, or what there is to show."""
     from fissile import compiler
 
-    _set_up(quiet=quiet, verbose=verbose)
+    set_up(quiet=quiet, verbose=verbose)
+    if rules:
+        laws = compiler.rule_laws()
+        width = max(map(len, laws))
+        lines = (f"{name:{width}}  {law}" for name, law in laws.items())
+        print(json.dumps({"rules": laws}) if as_json else "\n".join(lines))
+        return 0
     names = compiler.stage_names()
     if model is None or stage is None:
         print(json.dumps({"stages": names}) if as_json else "\n".join(names))
@@ -238,7 +258,13 @@ def show_command(
     if stage not in names:
         hint = did_you_mean(stage, names)
         raise click.UsageError(f"no stage {stage!r}; stages: {', '.join(names)}. {hint}")
-    text = compiler.show(_existing(model), stage)
+    text = compiler.show(
+        _existing(model),
+        stage,
+        target=target,
+        shapes=parse_shapes(shapes),
+        options=Options(disable=disable),
+    )
     print(json.dumps({"stage": stage, "text": text}) if as_json else text)
     return 0
 
@@ -250,7 +276,7 @@ def cache_command(action: str, as_json: bool, quiet: bool, verbose: bool) -> int
     """Say what the compile cache holds, or empty it."""
     from fissile import cache
 
-    _set_up(quiet=quiet, verbose=verbose)
+    set_up(quiet=quiet, verbose=verbose)
     found = cache.clear() if action == "clear" else cache.contents()
     if as_json:
         folder = str(found.directory) if found.directory else None
@@ -270,7 +296,7 @@ def doctor_command(as_json: bool, quiet: bool, verbose: bool) -> int:
     from fissile import cache
     from fissile.runtime import threads
 
-    _set_up(quiet=quiet, verbose=verbose)
+    set_up(quiet=quiet, verbose=verbose)
     problems: list[str] = []
     try:
         target = native(environment().target)
@@ -283,9 +309,9 @@ def doctor_command(as_json: bool, quiet: bool, verbose: bool) -> int:
     if held.directory is None:
         problems.append("there is no compile cache (see the warning above, or FISSILE_CACHE)")
     facts = {
-        **_versions(),
+        **versions(),
         "target": isa,
-        "cores": f"{allowed} allowed of {os.cpu_count()} ({_why_cores()})",
+        "cores": f"{allowed} allowed of {os.cpu_count()} ({why_cores()})",
         "cache": f"{held.directory or 'none'}, {held.artifacts} artifacts, {held.size / 1e6:.1f} MB",
     }
     settings = {v.name: os.environ[v.name] for v in ENVIRONMENT if v.name in os.environ}
@@ -305,8 +331,8 @@ def demo_command(threads: int | None, as_json: bool, quiet: bool, verbose: bool)
     """Compile a small network and run it at three shapes, compared and timed; offline."""
     from fissile import demo
 
-    _set_up(quiet=quiet, verbose=verbose)
-    outcome = demo.run(threads=threads, progress=_silent if quiet or as_json else say)
+    set_up(quiet=quiet, verbose=verbose)
+    outcome = demo.run(threads=threads, progress=silent if quiet or as_json else say)
     print(json.dumps(outcome.as_dict()) if as_json else outcome.text())
     return 0 if outcome.agrees else 1
 
@@ -456,18 +482,15 @@ def _compile(
     from fissile import compiler
 
     targets = target.split(",")
-    if len(targets) == 1:
-        cpu = f"this CPU, {cpu_name()}" if target == "native" else "asked for"
-        label = Event("target", f"{resolve_target(target).name} ({cpu})")
-        if not quiet:
-            _print_event(label)
 
     def progress(event: Event) -> None:
         stages.append(event)
-        if not quiet:
+        if not quiet and event.stage != "cached":
             _print_event(event)
+        if not quiet and event.stage == "model":
+            _print_event(_target_line(targets, threads))
 
-    return compiler.compile(
+    executable = compiler.compile(
         model,
         threads=threads,
         target=targets[0] if len(targets) == 1 else targets,
@@ -476,6 +499,39 @@ def _compile(
         options=Options(disable=disable),
         cache=not no_cache,
         progress=progress,
+    )
+    if _is_cached(stages) and not quiet:
+        for line in (_model_line(executable), _target_line(targets, threads), stages[0]):
+            _print_event(line)
+    return executable
+
+
+def _is_cached(stages: Sequence[Event]) -> bool:
+    return bool(stages) and stages[0].stage == "cached"
+
+
+def _model_line(executable: "Executable") -> Event:
+    def said(infos: Sequence[Any]) -> str:
+        shapes = (",".join("?" if e is None else str(e) for e in info.shape) for info in infos)
+        return ", ".join(f"{i.name} {i.dtype}[{s}]" for i, s in zip(infos, shapes, strict=True))
+
+    opset = executable.manifest["model"]["opset"]
+    megabytes = executable.memory().weights / 1e6
+    tensors = f"{said(executable.inputs)} → {said(executable.outputs)}"
+    return Event("model", f"opset {opset} · {megabytes:.1f} MB weights · {tensors}")
+
+
+def _target_line(targets: Sequence[str], threads: int | None) -> Event:
+    from fissile.runtime.threads import allowed_cpus, default_threads
+
+    names = ", ".join(resolve_target(name).name for name in targets)
+    here = f" (this CPU, {cpu_name()})" if targets == ["native"] else ""
+    count = threads or default_threads()
+    cores = allowed_cpus()
+    return Event(
+        "target",
+        f"{names}{here} · {count} thread{'s' * (count > 1)} "
+        f"({cores} core{'s' * (cores > 1)} allowed)",
     )
 
 
@@ -506,65 +562,6 @@ def _check_output(path: Path, force: bool) -> None:
 
 
 # ---- looks ---------------------------------------------------------------------------------------
-
-
-def say(text: str, style: str | None = None) -> None:
-    """A line on stderr, in colour only where that is wanted."""
-    click.echo(click.style(_plain(text), fg=style) if style else _plain(text), err=True,
-               color=_colour())  # fmt: skip
-
-
-def _silent(text: str) -> None:
-    """A `say` that says nothing."""
-
-
-def _plain(text: str) -> str:
-    """ASCII where the encoding is not UTF-8."""
-    if "utf" in (sys.stderr.encoding or "").lower():
-        return text
-    return text.replace("·", "|").replace("→", "->").encode("ascii", "replace").decode()
-
-
-def _colour() -> bool:
-    if os.environ.get("NO_COLOR"):
-        return False
-    if os.environ.get("FORCE_COLOR"):
-        return True
-    dumb = os.environ.get("TERM") == "dumb" or bool(os.environ.get("CI"))
-    return sys.stderr.isatty() and not dumb
-
-
-def _set_up(*, quiet: bool, verbose: bool) -> None:
-    level = {"debug": logging.DEBUG, "info": logging.INFO}.get(environment().log, logging.WARNING)
-    level = logging.DEBUG if verbose else logging.ERROR if quiet else level
-    logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")
-
-    def show(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
-        if not quiet:
-            say(f"warning: {message}" if issubclass(category, FissileWarning) else str(message))
-
-    warnings.showwarning = show
-
-
-def _versions() -> dict[str, str]:
-    def of(package: str) -> str:
-        try:
-            return version(package)
-        except PackageNotFoundError:
-            return "not installed"
-
-    packages = {name: of(name) for name in ("numpy", "onnx", "llvmlite", "highspy")}
-    return {"fissile": __version__, **packages, "Python": platform.python_version(),
-            "CPU": cpu_name()}  # fmt: skip
-
-
-def _why_cores() -> str:
-    affinity = len(os.sched_getaffinity(0))
-    try:
-        quota = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()[0]
-    except (OSError, IndexError):
-        quota = "max"
-    return f"affinity {affinity}, {'no quota' if quota == 'max' else 'cgroup quota'}"
 
 
 def _place(place: Place) -> str:

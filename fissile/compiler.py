@@ -7,8 +7,11 @@ found in the cache costs neither `onnx` nor `llvmlite`; the pipeline is imported
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -16,7 +19,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from fissile import __version__, cache
-from fissile.errors import FileAccess, FileMissing, NotYet, OptionError, Place
+from fissile.errors import (
+    ArtifactError,
+    FileAccess,
+    FileMissing,
+    FissileWarning,
+    NotYet,
+    OptionError,
+    Place,
+)
 from fissile.options import Event, Options, resolve_target
 from fissile.runtime.executable import Executable, load
 from fissile.runtime.threads import default_threads
@@ -27,6 +38,7 @@ if TYPE_CHECKING:
 
     Model: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto
 
+Buffer: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
 Shapes = Mapping[str, Any]
 
 
@@ -57,35 +69,28 @@ def compile(
     threads: gang size, None for the default rule. target: "native", a name, or several. base_dir: folder of external
     data of a model given as bytes. Raises FissileError: ModelError, UnsupportedError, OptionError, CompileError.
     """
-    _check_options(shapes, budget, foreign)
+    _check_options(shapes, budget, foreign, options)
     chosen = options or Options()
-    count = default_threads() if threads is None else threads
-    targets = _targets(target)
     report = progress or (lambda event: None)
-    content = _content(model)
-    plain = content is not None and b"location" not in content  # external data must be hashed, too
-    parts = {
-        "model": hashlib.sha256(content).hexdigest() if content is not None else "",
-        "name": Path(model).name if isinstance(model, str | os.PathLike) else "",
-        "targets": [str(t) for t in targets],
-        "threads": count,
-        "options": chosen.key(),
-        "versions": _versions(),
-    }
-
-    def build() -> bytes:
-        return _compiled(model, base_dir, targets, count, chosen, report)
-
-    if not (cache and plain):
-        return load(build(), threads=threads)
-    return _cached(parts, build, threads, report)
+    source = _source(model, base_dir)
+    request = Request(
+        source,
+        _targets(target),
+        default_threads() if threads is None else threads,
+        _plain_shapes(shapes),
+        chosen,
+    )
+    if not (cache and source.sha256):
+        return load(_compiled(request, report), threads=threads)
+    return _cached(request, threads, report)
 
 
 def check(model: Model, *, target: str | Target = "native") -> Support:
-    """Which operators of `model` run natively; nothing is compiled."""
+    """Which operators of `model` run natively; nothing is compiled. ModelError, FileMissing."""
     resolve_target(target)
     frontend, fission = import_module("fissile.frontend"), import_module("fissile.fission")
-    operators = frontend.read_model(_plain_path(model))
+    source = _source(model, None)
+    operators = frontend.read_model(source.model, source.base_dir)
     return Support(len(operators.operators), (), fission.unsupported(operators))
 
 
@@ -94,11 +99,19 @@ def optimize(model: Model, *, options: Options | None = None) -> bytes:
     raise NotYet("F301", "optimize does not exist in this version", remedy="fissile compile MODEL")
 
 
-def show(model: Model, stage: str, *, target: str | Target = "native") -> str:
-    """The model as text after a stage of the pipeline."""
+def show(
+    model: Model,
+    stage: str,
+    *,
+    target: str | Target = "native",
+    shapes: Shapes | None = None,
+    options: Options | None = None,
+) -> str:
+    """The model as text after a stage of the pipeline (`stage_names`)."""
+    source, chosen = _source(model, None), options or Options()
+    request = Request(source, _targets(target), default_threads(), _plain_shapes(shapes), chosen)
     pipeline = import_module("fissile.pipeline")
-    work = pipeline.Work(_plain_path(model), None, _targets(target), default_threads(), Options())
-    return str(pipeline.show(work, stage))
+    return str(pipeline.show(_work(pipeline, request), stage))
 
 
 def stage_names() -> list[str]:
@@ -106,10 +119,52 @@ def stage_names() -> list[str]:
     return [stage.name for stage in import_module("fissile.pipeline").STAGES]
 
 
-# ---------------------------------------------------------------- parts
+def rule_laws() -> dict[str, str]:
+    """The rewrite rules: name -> law, in order."""
+    rules = import_module("fissile.rewrite").RULES
+    return {name: rule.law for name, rule in rules.items()}
 
 
-def _check_options(shapes: Shapes | None, budget: str | float | None, foreign: str) -> None:
+# ---------------------------------------------------------------- what is asked for
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model as the pipeline reads it, and the hash that names it ("": too large to have one)."""
+
+    model: Path | bytes | onnx.ModelProto
+    base_dir: Path | None
+    name: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Request:
+    """Everything that decides about the bytes of an artifact."""
+
+    source: Source
+    targets: tuple[Target, ...]
+    threads: int
+    shapes: Mapping[str, Any]
+    options: Options
+
+    def key(self) -> str:
+        """The name in the compile cache."""
+        parts = {
+            "model": self.source.sha256,
+            "name": self.source.name,
+            "targets": [str(t) for t in self.targets],
+            "threads": self.threads,
+            "shapes": self.shapes,
+            "options": self.options.key(),
+            "versions": _versions(),
+        }
+        return cache.key(parts)
+
+
+def _check_options(
+    shapes: Shapes | None, budget: str | float | None, foreign: str, options: Options | None
+) -> None:
     if budget is not None:
         raise NotYet(
             "F302",
@@ -118,12 +173,12 @@ def _check_options(shapes: Shapes | None, budget: str | float | None, foreign: s
         )
     if foreign not in ("error", "warn", "allow"):
         raise OptionError("F606", f"foreign={foreign!r}", remedy='"error", "warn" or "allow"')
-    if shapes:
+    if shapes and options is not None and options.strict_shapes:
         raise NotYet(
             "F303",
-            "ranges of shapes (shapes=..., --shape) do not exist in this version",
-            reason="every free dimension runs at any extent",
-            remedy="leave shapes out",
+            "ranges as contracts (strict_shapes) do not exist in this version",
+            reason="a range says where the plan should be good; other extents still run",
+            remedy="leave strict_shapes out, or fix the dimension: shapes={name: 8}",
         )
 
 
@@ -135,26 +190,55 @@ def _targets(target: str | Target | Sequence[str]) -> tuple[Target, ...]:
     return tuple(sorted(dict.fromkeys(found), key=lambda t: -t.level))
 
 
-def _content(model: Model) -> bytes | None:
-    """The bytes that identify a model; None for a ModelProto too large to be one message."""
+def _plain_shapes(shapes: Shapes | None) -> dict[str, Any]:
+    """Wishes as plain data: sequences of an input's extents are lists, ranges are tuples."""
+
+    def plain(wish: Any) -> Any:
+        if isinstance(wish, list):
+            return [plain(one) for one in wish]
+        return tuple(wish) if isinstance(wish, Sequence) and not isinstance(wish, str) else wish
+
+    return {name: plain(wish) for name, wish in (shapes or {}).items()}
+
+
+def _source(model: Model, base_dir: str | os.PathLike[str] | None) -> Source:
+    folder = None if base_dir is None else Path(base_dir)
     if isinstance(model, str | os.PathLike):
         path = Path(model)
-        try:
-            return path.read_bytes()
-        except FileNotFoundError as error:
-            raise FileMissing("F501", f"{path} does not exist") from error
-        except OSError as error:
-            raise FileAccess("F502", f"{path} cannot be read", reason=str(error)) from error
+        with _mapped(path) as content:
+            return Source(path, folder, path.name, _sha256(content, folder or path.parent))
     if isinstance(model, bytes | bytearray | memoryview):
-        return bytes(model)
+        return Source(bytes(model), folder, "", _sha256(model, folder))
     try:
-        return bytes(model.SerializeToString(deterministic=True))
+        content = bytes(model.SerializeToString(deterministic=True))
     except ValueError:
-        return None
+        return Source(model, folder, "", "")  # over 2 GB: the frontend says what to do
+    return Source(content, folder, "", _sha256(content, folder))
 
 
-def _plain_path(model: Any) -> Any:
-    return Path(model) if isinstance(model, str | os.PathLike) else model
+@contextmanager
+def _mapped(path: Path) -> Iterator[Buffer]:
+    try:
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                yield b""
+                return
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                yield content
+    except FileNotFoundError as error:
+        raise FileMissing("F501", f"{path} does not exist") from error
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise FileAccess("F502", f"{path} cannot be read", reason=reason) from error
+
+
+def _sha256(content: Buffer, folder: Path | None) -> str:
+    """The hash of a model; `onnx` is needed only where a tensor may lie in another file."""
+    view = content if isinstance(content, mmap.mmap) else bytes(content)
+    if view.find(b"location") < 0:
+        return hashlib.sha256(content).hexdigest()
+    digest: str = import_module("fissile.frontend").model_sha256(bytes(content), folder)
+    return digest
 
 
 def _versions() -> dict[str, str]:
@@ -167,33 +251,51 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _compiled(
-    model: Model,
-    base_dir: str | os.PathLike[str] | None,
-    targets: tuple[Target, ...],
-    threads: int,
-    options: Options,
-    progress: Callable[[Event], None],
-) -> bytes:
+# ---------------------------------------------------------------- what is done
+
+
+def _work(pipeline: Any, request: Request) -> Any:
+    source = request.source
+    return pipeline.Work(
+        source.model,
+        source.base_dir,
+        request.targets,
+        request.threads,
+        request.options,
+        request.shapes,
+    )
+
+
+def _compiled(request: Request, progress: Callable[[Event], None]) -> bytes:
     pipeline = import_module("fissile.pipeline")
-    work = pipeline.Work(_plain_path(model), base_dir, targets, threads, options)
-    done = pipeline.run(work, progress)
-    artifact: bytes = done.artifact
+    artifact: bytes = pipeline.run(_work(pipeline, request), progress).artifact
     return artifact
 
 
 def _cached(
-    parts: Mapping[str, object],
-    build: Callable[[], bytes],
-    threads: int | None,
-    progress: Callable[[Event], None],
+    request: Request, threads: int | None, progress: Callable[[Event], None]
 ) -> Executable:
     """From the cache, or made once and kept there; two processes that want the same make it once."""
-    with cache.entry(cache.key(parts)) as path:
+    with cache.entry(request.key()) as path:
         if path is not None and path.exists():
-            progress(Event("cached", str(path)))
-            return load(path, threads=threads)
-        executable = load(build(), threads=threads)
-        if path is not None and cache.keep(path, executable.save):
+            executable = _from_cache(path, threads)
+            if executable is not None:
+                progress(Event("cached", str(path)))
+                return executable
+        executable = load(_compiled(request, progress), threads=threads)
+        # the file may have changed while it was compiled: that is an artifact, but not of this hash
+        is_same = executable.manifest["model"]["sha256"] == request.source.sha256
+        if path is not None and is_same and cache.keep(path, executable.save):
             return load(path, threads=threads)
         return executable
+
+
+def _from_cache(path: Path, threads: int | None) -> Executable | None:
+    """The artifact; None, and the file is gone, where a disk fault has damaged it."""
+    try:
+        return load(path, threads=threads)
+    except ArtifactError as error:
+        text = f"{path} in the compile cache is damaged and made anew: {error.message}"
+        warnings.warn(text, FissileWarning, stacklevel=4)
+        path.unlink(missing_ok=True)
+        return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from fissile.codegen.main import Launch, Memory, bind_entry, expr_dim, stitch
 from fissile.codegen.support import ENTRIES, support_text
 from fissile.errors import OptionError, did_you_mean
 from fissile.fission import fission
-from fissile.frontend import OperatorGraph, read_model
+from fissile.frontend import OperatorGraph, Value, fix_extents, read_model
 from fissile.ir import loop as L
 from fissile.ir import text
 from fissile.ir.graph import Graph, Node
@@ -74,6 +74,7 @@ class Work:
     targets: tuple[Target, ...]
     threads: int
     options: Options
+    shapes: Mapping[str, Any] = field(default_factory=dict)
     operators: OperatorGraph | None = None
     graph: Graph | None = None
     fired: Mapping[str, int] | None = None
@@ -106,8 +107,9 @@ class Stage:
 
 
 def import_model(work: Work) -> Work:
-    """Model -> operator graph."""
-    return replace(work, operators=read_model(work.model, work.base_dir))
+    """Model -> operator graph, with the extents that the user fixes."""
+    operators = read_model(work.model, work.base_dir)
+    return replace(work, operators=fix_extents(operators, work.shapes))
 
 
 def split_operators(work: Work) -> Work:
@@ -168,6 +170,8 @@ def run(work: Work, progress: Progress, until: str | None = None) -> Work:
         progress(Event(stage.name))
         start = time.perf_counter()
         work = stage.run(work)
+        if stage is STAGES[0]:
+            progress(Event("model", _said_model(work)))
         progress(Event(stage.name, stage.summary(work), time.perf_counter() - start))
         if stage.name == until:
             break
@@ -233,7 +237,7 @@ def _modules(loops: Loops) -> tuple[str, ...]:
 
 def _build(work: Work, loops: Loops, texts: Sequence[str]) -> Code:
     plan: Plan = work.known("plan")
-    stitched, bind = stitch(plan.graph, _launches(plan, loops), _memory(work, loops))
+    stitched, bind = stitch(plan.graph, launches(plan, loops), memory(work, loops))
     target = loops.target
     main = emit_module([bind], target) + bind_entry()
     jobs = work.options.workers
@@ -244,18 +248,20 @@ def _build(work: Work, loops: Loops, texts: Sequence[str]) -> Code:
     return Code(target, image, {**stitched, "entries": image.symbols}, len(loops.functions), lines)
 
 
-def _launches(plan: Plan, loops: Loops) -> list[Launch]:
+def launches(plan: Plan, loops: Loops) -> list[Launch]:
+    """The launches of a plan whose kernels are lowered, in order."""
     rows = iter(loops.lowered)
-    launches: list[Launch] = []
+    result: list[Launch] = []
     for number, step in enumerate(plan.steps):
         for kernel in step.kernels:
             name, row = next(rows)
             served = dict.fromkeys(n for m in kernel.nodes for n in plan.graph.origins.get(m, ()))
-            launches.append(Launch(name, row.arguments, row.tasks, number, tuple(served)))
-    return launches
+            result.append(Launch(name, row.arguments, row.tasks, number, tuple(served)))
+    return result
 
 
-def _memory(work: Work, loops: Loops) -> Memory:
+def memory(work: Work, loops: Loops) -> Memory:
+    """Where the tensors of the work are: weights by offset, intermediates by place, and scratch."""
     plan: Plan = work.known("plan")
     arena = assign(plan)
     offsets = layout([w for _, w in work.weights]).offsets
@@ -276,16 +282,19 @@ def _manifest(work: Work) -> dict[str, Any]:
         "model": {
             "name": facts.file_name,
             "sha256": facts.sha256,
-            "producer_name": facts.producer.split(" ")[0],
-            "domain": "",
+            "producer_name": facts.producer,
+            "producer_version": facts.producer_version,
+            "domain": facts.domain,
             "description": facts.doc,
             "graph_name": facts.graph_name,
-            "graph_description": "",
-            "version": 2**63 - 1,
+            "graph_description": facts.graph_doc,
+            "version": facts.version,
+            "opset": facts.opsets.get("", 0),
         },
         "metadata": dict(facts.custom),
         "foreign": [],
         "threads": work.threads,
+        "shapes": dict(work.shapes),
         "options": work.options.key(),
     }
 
@@ -293,11 +302,21 @@ def _manifest(work: Work) -> dict[str, Any]:
 # ---------------------------------------------------------------- summaries
 
 
-def _said_imported(work: Work) -> str:
+def _said_model(work: Work) -> str:
     operators: OperatorGraph = work.known("operators")
     weights = sum(a.nbytes for a in operators.initializers.values()) / 1e6
     opset = operators.metadata.opsets.get("", 0)
-    return f"opset {opset} · {len(operators.operators)} operators · {weights:.1f} MB weights"
+    inputs, outputs = map(_said_values, (operators.inputs, operators.outputs))
+    return f"opset {opset} · {weights:.1f} MB weights · {inputs} → {outputs}"
+
+
+def _said_values(values: Sequence[Value]) -> str:
+    shapes = (",".join("?" if e is None else str(e) for e in v.shape or ()) for v in values)
+    return ", ".join(f"{v.name} {v.dtype}[{s}]" for v, s in zip(values, shapes, strict=True))
+
+
+def _said_imported(work: Work) -> str:
+    return f"{len(work.known('operators').operators)} operators, 0 foreign"
 
 
 def _said_fission(work: Work) -> str:

@@ -32,7 +32,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("report", "cache"),
     ("pipeline",),
     ("compiler",),
-    ("ort", "demo"),
+    ("ort", "demo", "console"),
     ("cli",),
     ("__init__", "__main__"),
 )
@@ -54,11 +54,11 @@ ONLY: dict[str, tuple[str, ...]] = {
 
 # Rooms that may import a third-party package. numpy is everybody's.
 THIRD_PARTY: dict[str, tuple[str, ...]] = {
-    "onnx": ("frontend", "fission", "runtime/foreign", "demo", "pipeline"),
+    "onnx": ("frontend", "fission", "runtime/foreign", "demo", "pipeline", "compiler"),
     "google": ("frontend",),
     "llvmlite": ("codegen",),
     "highspy": ("orchestrate",),
-    "click": ("cli",),
+    "click": ("cli", "console"),
     "rich": ("cli", "report"),
     "platformdirs": ("cache", "runtime/store"),
     "ml_dtypes": ("ir", "frontend", "fission", "runtime"),
@@ -69,6 +69,7 @@ LATE = ("__init__.py", "cli.py", "ort/", "demo/", "runtime/foreign.py")
 
 MAX_FUNCTION = 60
 MAX_FILE = 600
+LONG_TABLES = {"ir/primitive.py": 800}  # one table, read top to bottom
 
 
 def _name(path: Path) -> str:
@@ -113,7 +114,7 @@ def test_imports_point_left(path: Path) -> None:
         other = _module_room(module)
         # the public face is for those who only use the compiler; the version for everybody
         if other == "__init__":
-            assert module == "fissile.__version__" or room in ("ort", "demo", "cli"), place
+            assert module == "fissile.__version__" or room in ("ort", "demo", "cli", "console"), place
             continue
         assert other == room or RANK[other] < RANK[room] or room in ORDER[0], place
         allowed = ONLY.get(room)
@@ -146,7 +147,7 @@ def test_no_import_inside_functions(path: Path) -> None:
 def test_functions_and_files_are_short(path: Path) -> None:
     name = _name(path)
     lines = len(path.read_text(encoding="utf-8").splitlines())
-    assert lines <= MAX_FILE, f"{name} has {lines} lines"
+    assert lines <= LONG_TABLES.get(name, MAX_FILE), f"{name} has {lines} lines"
     for node in ast.walk(_tree(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
@@ -164,7 +165,7 @@ def test_only_options_reads_the_environment() -> None:
     readers = [
         f"{_name(path)}:{node.lineno}"
         for path in SOURCES
-        if _name(path) not in ("options.py", "cli.py")
+        if _name(path) not in ("options.py", "cli.py", "console.py")
         for node in ast.walk(_tree(path))
         if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
     ]

@@ -75,9 +75,9 @@ def _checked(name: str, wish: object) -> Wish:
 
     if wish is None or is_extent(wish):
         return wish  # type: ignore[return-value]
-    if isinstance(wish, Sequence) and len(wish) == 2 and all(map(is_extent, wish)):
-        if wish[0] <= wish[1]:
-            return wish[0], wish[1]
+    is_pair = isinstance(wish, Sequence) and len(wish) == 2 and all(map(is_extent, wish))
+    if is_pair and wish[0] <= wish[1]:  # type: ignore[index]
+        return wish[0], wish[1]  # type: ignore[index]
     raise OptionError("F608", f"{name}: {wish!r} is no extent", remedy=f"{name}=8 or {name}=1..16")
 
 

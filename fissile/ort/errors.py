@@ -106,6 +106,8 @@ def loading_error(error: FissileError, model: str) -> Error:
     if isinstance(error, FileMissing):
         return NoSuchFile(f"Load model from {model} failed. File doesn't exist\n{error}")
     if isinstance(error, ModelError) and error.code == "F011":
+        if model == "bytes":
+            return InvalidProtobuf(f"Failed to load model because protobuf parsing failed.\n{error}")
         return InvalidProtobuf(f"Load model from {model} failed:Protobuf parsing failed.\n{error}")
     if isinstance(error, ModelError):
         return InvalidGraph(f"Load model from {model} failed:This is an invalid model.\n{error}")

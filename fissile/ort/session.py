@@ -154,7 +154,7 @@ class InferenceSession:
             graph_description=about.get("graph_description", ""),
             graph_name=about.get("graph_name", ""),
             producer_name=about.get("producer_name", ""),
-            version=about.get("version") or UNSET_VERSION,
+            version=UNSET_VERSION if about.get("version") is None else about["version"],
         )
 
     def get_providers(self) -> list[str]:
