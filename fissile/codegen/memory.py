@@ -185,7 +185,7 @@ def _in_running_lanes(e: Emitter, at: Value, mask: Mask) -> Value:
         e.helpers.declare(f"llvm.cttz.{bits}", bits, f"{bits}, i1")
         position = e.code.pure(f"call {bits} @llvm.cttz.{bits}({bits} {flat}, i1 false)", flat)
         inside = e.code.pure(f"and {bits} {position}, {at.lanes - 1}", position)
-        first = e.code.pure(f"zext {bits} {inside} to i64", inside)
+        first = e.code.pure(f"zext {bits} {inside} to i64", inside) if at.lanes < 64 else inside
     one = e.code.pure(f"extractelement {kind} {dense}, i64 {first}", dense, first)
     running = Value(mask.text, BOOL, at.lanes)
     return choose(e, running, Value(dense, INT64, at.lanes), Value(one, INT64))

@@ -220,9 +220,11 @@ def _split(space: Space, a: Affine, by: DimLike) -> tuple[Affine, Affine]:
 def _floordiv(space: Space, a: Affine, b: Affine) -> Affine:
     if b.terms:
         return Affine(0, ((L.quotient(space.build(a), space.build(b)), 1),))
-    if not a.terms:
-        return Affine(a.constant // b.constant, ())
     by = b.constant
+    if equal(by, 0) is True:  # an index into an empty tensor: no loop ever computes it
+        return Affine(0, ())
+    if not a.terms:
+        return Affine(a.constant // by, ())
     if equal(by, 1) is True:
         return a
     outer, inner = _split(space, a, by)
@@ -248,11 +250,11 @@ def _quotient_of(a: Affine) -> tuple[L.Expr, L.Expr] | None:
 def _mod(space: Space, a: Affine, b: Affine) -> Affine:
     if b.terms:
         return Affine(0, ((L.remainder(space.build(a), space.build(b)), 1),))
-    if not a.terms:
-        return Affine(a.constant % b.constant, ())
     by = b.constant
-    if equal(by, 1) is True:
+    if equal(by, 0) is True or equal(by, 1) is True:
         return Affine(0, ())
+    if not a.terms:
+        return Affine(a.constant % by, ())
     _, inner = _split(space, a, by)
     if space.proves_in(inner, 0, by):
         return inner

@@ -147,7 +147,9 @@ class _Linear:
             found.append(build.pull(node, where))
             return found[-1]
 
-        definition(build.space, root, self.output_at(), taps, value)
+        zero = {self.n: L.const(0)}  # every column reads the same row
+        at = tuple(build.space.canonical(L.substitute(e, zero)) for e in self.output_at())
+        definition(build.space, root, at, taps, value)
         return found[0]
 
     def epilogue(self, value: L.Expr) -> tuple[Node, L.Expr, L.Expr]:
@@ -187,7 +189,7 @@ class _Linear:
         depth = space.extent(block.depth)
         body = L.Let(deep, L.minimum(depth, L.minus(space.extent(size.depth), start)), body)
         body = L.Let(start, L.times(part, depth), body)
-        blocks = -(-size.depth // block.depth)
+        blocks = max_(1, -(-size.depth // block.depth))  # a sum of nothing is stored, too
         body = L.For(part, space.extent(blocks), body)
         for name, value in (
             (column0, first_column),

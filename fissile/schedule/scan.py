@@ -44,4 +44,5 @@ def _wins(largest: bool, last: bool, value: L.Expr, best: L.Expr) -> L.Expr:
     if not value.dtype.is_float:
         return better
     nan, kept = L.op("ne", value, value), L.op("ne", best, best)
-    return L.op("or", L.op("and", better, L.op("not", kept)), L.op("and", nan, L.op("not", kept)))
+    open_ = L.op("not", kept)
+    return L.op("or", L.op("and", better, open_), nan if last else L.op("and", nan, open_))

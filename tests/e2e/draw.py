@@ -1,0 +1,458 @@
+"""Primitive graphs drawn by hypothesis, with values for their inputs.
+
+Out of `cases`: a graph of a few primitives of every family over extents that are numbers or free dimensions, two
+assignments of the free dimensions, and how its inputs are filled. Invariant: no tensor has more than `LIMIT` elements
+at any of the assignments, and every value is defined (indices in range, no order-dependent overflow).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from fissile.ir.dim import DimLike, equal, less_equal, lower_bound, symbol
+from fissile.ir.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, UINT8, DType
+from fissile.ir.graph import Graph, Node, bind, data, make
+from fissile.ir.primitive import PRIMITIVES, cast, constant, to_bfloat16
+
+LIMIT = 20_000
+EXTENTS = (1, 2, 3, 4, 5, 6, 7, 8, 13, 14, 15, 16, 17, 29, 31, 32, 33, 49)
+FREE = (0, 1, 2, 3, 5, 6, 7, 12, 13, 14, 15, 16, 17, 31, 37, 48, 97)
+FLOATS = (FLOAT32, FLOAT64)
+NUMBERS = (FLOAT32, FLOAT64, INT32, INT64, UINT8)
+SPECIAL = (0.0, -0.0, 1.0, -1.5, math.inf, -math.inf, math.nan, 3e38, -3e38, 1e-41, -1e-45, 0.5)
+Draw = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A graph, the assignments of its free dimensions to try, the seed of its inputs, and the kind of their values.
+
+    filling: "whole" (small integers: sums and products are exact), "real", or "special" (NaN, infinities, ...).
+    """
+
+    graph: Graph
+    assignments: tuple[dict[str, int], ...]
+    seed: int
+    filling: str
+    canonical: bool
+
+
+@dataclass
+class _Pool:
+    """The tensors made so far."""
+
+    draw: Draw
+    assignments: tuple[dict[str, int], ...]
+    rng: np.random.Generator
+    filling: str
+    nodes: list[Node] = field(default_factory=list)
+    inputs: list[Node] = field(default_factory=list)
+
+    def choice(self, values: Sequence[Any]) -> Any:
+        return self.draw(st.sampled_from(list(values)))
+
+    def some(self, keep: Callable[[Node], bool] = lambda n: True) -> Node:
+        """One of the tensors that `keep` holds for, the newest ones first in mind."""
+        found = [n for n in self.nodes if keep(n)]
+        if not found:
+            raise ValueError("no such tensor")
+        recent = found[-4:] if self.draw(st.booleans()) else found
+        node: Node = self.choice(recent)
+        return node
+
+    def fits(self, node: Node) -> bool:
+        for values in self.assignments:
+            shape = bind(node.shape, values)
+            if math.prod(shape) > LIMIT or any(d < 0 for d in shape):
+                return False
+        return True
+
+    def leaf(self, of: DType, shape: tuple[DimLike, ...]) -> Node:
+        """A new input, or a constant where all extents are numbers."""
+        static = all(isinstance(d, int) for d in shape)
+        if static and self.draw(st.booleans()):
+            numbers = tuple(int(d) for d in shape)  # type: ignore[arg-type]
+            return constant(values_of(self.rng, of, numbers, self.filling), of)
+        node = make(
+            PRIMITIVES["input"], name=f"x{len(self.inputs)}", dtype=of.name, shape=shape
+        )
+        self.inputs.append(node)
+        return node
+
+
+def values_of(
+    rng: np.random.Generator, of: DType, shape: tuple[int, ...], filling: str
+) -> np.ndarray:
+    """An array of storage type `of` in the manner of `filling`."""
+    if of is BOOL:
+        return rng.integers(0, 2, shape).astype(bool)
+    if of.is_integer:
+        low, high = (0, 9) if of.kind == "u" else (-4, 5)
+        return rng.integers(low, high, shape).astype(of.numpy)
+    if filling == "whole":
+        values = rng.integers(-3, 4, shape).astype(np.float64)
+    else:
+        values = rng.uniform(-2, 2, shape)
+        if filling == "special":
+            chosen = rng.choice(np.array(SPECIAL), shape)
+            values = np.where(rng.random(shape) < 0.3, chosen, values)
+    if of is BFLOAT16:
+        return to_bfloat16(values.astype(np.float32))
+    with np.errstate(all="ignore"):
+        return values.astype(of.numpy)
+
+
+# ---------------------------------------------------------------- operations
+
+Operation = Callable[[_Pool], Node]
+_UNARY = ("neg", "abs", "sqrt", "exp", "tanh", "erf", "sigmoid", "sin", "floor", "rint", "log1p")
+_EXACT = ("neg", "abs", "floor", "ceil", "rint", "trunc")
+_BINARY = ("add", "sub", "mul", "min", "max")
+
+
+def _prim(name: str, *inputs: Node, **attrs: Any) -> Node:
+    return make(PRIMITIVES[name], *inputs, **attrs)
+
+
+def _unary(p: _Pool) -> Node:
+    x = p.some(lambda n: n.dtype in NUMBERS)
+    if x.dtype.is_integer:
+        return _prim(p.choice(("neg", "abs", "not")), x)
+    return _prim(p.choice(_UNARY if p.filling == "real" else _EXACT), x)
+
+
+def _like(p: _Pool, x: Node) -> Node:
+    """A tensor of x's type: one that is there, or a new one broadcast to it."""
+    if p.draw(st.booleans()):
+        return p.some(lambda n: n.type == x.type)
+    shape = tuple(d if p.draw(st.booleans()) else 1 for d in x.shape)
+    cut = p.draw(st.integers(0, len(shape)))
+    leaf = p.leaf(x.dtype, shape[cut:])
+    return leaf if leaf.shape == x.shape else _prim("broadcast", leaf, shape=x.shape)
+
+
+def _binary(p: _Pool) -> Node:
+    x = p.some(lambda n: n.dtype in NUMBERS)
+    y = _like(p, x)
+    names = (*_BINARY, "div") if p.filling == "real" and x.dtype.is_integer else _BINARY
+    pair = (x, y) if p.draw(st.booleans()) else (y, x)
+    return _prim(p.choice(names), *pair)
+
+
+def _compare(p: _Pool) -> Node:
+    x = p.some(lambda n: n.dtype in NUMBERS and (p.filling != "real" or n.dtype.is_integer))
+    return _prim(p.choice(("eq", "ne", "lt", "le", "gt", "ge")), x, _like(p, x))
+
+
+def _where(p: _Pool) -> Node:
+    test = p.some(lambda n: n.dtype is BOOL)
+    x = p.some(lambda n: n.shape == test.shape and n.dtype not in (FLOAT16, BFLOAT16))
+    return _prim("select", test, x, _like(p, x))
+
+
+def _logic(p: _Pool) -> Node:
+    x = p.some(lambda n: n.dtype is BOOL)
+    return _prim(p.choice(("and", "or", "xor")), x, _like(p, x))
+
+
+def _cast(p: _Pool) -> Node:
+    x = p.some()
+    to = p.choice((FLOAT32, FLOAT64, FLOAT16, BFLOAT16, INT32, INT64, UINT8, BOOL))
+    if x.dtype.is_float and not to.is_float and p.filling != "whole":
+        raise ValueError("a float near a whole number may go either way")
+    if x.dtype.is_float and to.kind == "u":
+        raise ValueError("negative floats have no unsigned value")
+    return cast(x, to)
+
+
+def _axes(p: _Pool, x: Node) -> tuple[int, ...]:
+    axes = [a for a in range(x.type.rank) if p.draw(st.booleans())]
+    if p.draw(st.booleans()):
+        axes = list(range(p.draw(st.integers(0, x.type.rank)), x.type.rank))
+    return tuple(axes)
+
+
+def _reduce(p: _Pool) -> Node:
+    x = p.some(lambda n: n.dtype in NUMBERS and n.type.rank > 0)
+    name = p.choice(("sum", "max", "min", "sum"))
+    if p.filling == "special" and name == "sum":
+        name = "max"
+    return _prim(f"reduce_{name}", x, axes=_axes(p, x))
+
+
+def _keep(x: Node, reduced: Node, axes: tuple[int, ...]) -> Node:
+    """A reduction's result broadcast back over what was reduced."""
+    ones = tuple(1 if a in axes else d for a, d in enumerate(x.shape))
+    return _prim("broadcast", _prim("reshape", reduced, shape=ones), shape=x.shape)
+
+
+def _softmax(p: _Pool) -> Node:
+    x = p.some(lambda n: n.dtype in FLOATS and n.type.rank > 0)
+    axes = _axes(p, x)
+    if p.filling == "special":
+        raise ValueError("sums of special values depend on their order")
+    shifted = _prim("sub", x, _keep(x, _prim("reduce_max", x, axes=axes), axes))
+    if p.filling == "whole":
+        return shifted
+    e = _prim("exp", shifted)
+    return _prim("div", e, _keep(e, _prim("reduce_sum", e, axes=axes), axes))
+
+
+def _normalize(p: _Pool) -> Node:
+    x = p.some(lambda n: n.dtype in FLOATS and n.type.rank > 0)
+    axes = _axes(p, x)
+    if p.filling == "special":
+        raise ValueError("sums of special values depend on their order")
+    centered = _prim("sub", x, _keep(x, _prim("reduce_sum", x, axes=axes), axes))
+    squares = _prim("reduce_sum", _prim("mul", centered, centered), axes=axes)
+    scale = _keep(x, _prim("abs", squares) if p.filling == "whole" else _prim("sqrt", squares), axes)
+    one = constant(np.array(1, x.dtype.numpy))
+    scale = _prim("add", scale, _prim("broadcast", one, shape=x.shape))
+    return _prim("mul" if p.filling == "whole" else "div", centered, scale)
+
+
+def _argument(p: _Pool) -> Node:
+    def keep(n: Node) -> bool:
+        exact = p.filling != "real" or n.dtype.is_integer
+        return n.dtype in NUMBERS and n.type.rank > 0 and exact
+
+    x = p.some(keep)
+    axis = p.draw(st.integers(0, x.type.rank - 1))
+    if any(bind(x.shape[axis], v) == 0 for v in p.assignments):
+        raise ValueError("an empty axis has no winner")
+    return _prim(p.choice(("arg_max", "arg_min")), x, axis=axis, last=p.draw(st.booleans()))
+
+
+def _matmul(p: _Pool) -> Node:
+    if p.filling == "special":
+        raise ValueError("sums of special values depend on their order")
+    x = p.some(lambda n: n.dtype in (FLOAT32, FLOAT64, INT32) and n.type.rank >= 2)
+    *batch, m, k = x.shape
+    n = p.choice([*EXTENTS, m, k])
+    if p.draw(st.booleans()):
+        shape = (*batch, n, k)
+        order = [*range(len(batch)), len(batch) + 1, len(batch)]
+        y = _prim("transpose", p.leaf(x.dtype, shape), perm=tuple(order))
+    elif p.draw(st.booleans()):
+        y = p.leaf(x.dtype, (*batch, k, n))
+    elif p.draw(st.booleans()):
+        y = _prim("broadcast", p.leaf(x.dtype, (k, n)), shape=(*batch, k, n))
+    else:
+        y = p.some(lambda o: o.dtype is x.dtype and o.shape[:-1] == (*batch, k))
+    return _prim("matmul", x, y)
+
+
+def _conv(p: _Pool) -> Node:
+    if p.filling == "special":
+        raise ValueError("sums of special values depend on their order")
+    x = p.some(lambda n: n.dtype in FLOATS and n.type.rank in (3, 4))
+    spatial, channels = x.type.rank - 2, x.shape[-1]
+    if not isinstance(channels, int):
+        raise ValueError("channels are numbers")
+    groups = p.choice([g for g in (1, 2, 3, 4, channels) if g and channels % g == 0])
+    sizes = tuple(p.choice((1, 2, 3)) for _ in range(spatial))
+    strides = tuple(p.choice((1, 1, 2, 3)) for _ in range(spatial))
+    dilations = tuple(p.choice((1, 1, 2)) for _ in range(spatial))
+    x = _padded(p, x, sizes, dilations)
+    outs = groups * p.choice((1, 2, 5, 7, 8, 16, 17))
+    w = p.leaf(x.dtype, (*sizes, channels // groups, outs))
+    return _prim("conv", x, w, groups=groups, strides=strides, dilations=dilations)
+
+
+def _padded(p: _Pool, x: Node, sizes: Sequence[int], dilations: Sequence[int]) -> Node:
+    """x padded so that at least one window fits."""
+    if p.draw(st.booleans()) and all(
+        less_equal((s - 1) * d + 1, e) is True for s, d, e in zip(sizes, dilations, x.shape[1:])
+    ):
+        return x
+    spans = [(s - 1) * d for s, d in zip(sizes, dilations, strict=True)]
+    low = (0, *(p.draw(st.integers(0, s)) for s in spans), 0)
+    high = (0, *(s - at for s, at in zip(spans, low[1:])), 0)
+    zero = data(np.array(0, x.dtype.numpy))
+    return _prim("pad", x, low=low, high=high, value=zero)
+
+
+def _pool(p: _Pool) -> Node:
+    x = p.some(lambda n: n.dtype in NUMBERS and n.type.rank >= 2)
+    axes = tuple(sorted({p.draw(st.integers(0, x.type.rank - 1)) for _ in range(2)}))
+    sizes = tuple(p.choice((1, 2, 3)) for _ in axes)
+    if any(less_equal(s, x.shape[a]) is not True for a, s in zip(axes, sizes)):
+        raise ValueError("the window must fit")
+    strides = tuple(p.choice((1, 2)) for _ in axes)
+    ones = tuple(1 for _ in axes)
+    window = _prim("window", x, axes=axes, sizes=sizes, strides=strides, dilations=ones)
+    name = "max" if p.filling == "special" else p.choice(("sum", "max"))
+    rank = x.type.rank
+    return _prim(f"reduce_{name}", window, axes=tuple(range(rank, rank + len(axes))))
+
+
+def _pad(p: _Pool) -> Node:
+    x = p.some(lambda n: n.type.rank > 0)
+    low = tuple(p.choice((0, 0, 1, 2)) for _ in x.shape)
+    high = tuple(p.choice((0, 0, 1, 3)) for _ in x.shape)
+    return _prim("pad", x, low=low, high=high, value=data(np.array(1).astype(x.dtype.numpy)))
+
+
+def _slice(p: _Pool) -> Node:
+    x = p.some(lambda n: n.type.rank > 0)
+    starts, steps, shape = [], [], []
+    for d in x.shape:
+        least = lower_bound(d) or 0
+        start = p.draw(st.integers(0, min(least, 2)))
+        step = p.choice((1, 1, 2, 3))
+        count: DimLike = (d - start + step - 1) // step
+        backwards = p.draw(st.integers(0, 4)) == 0
+        starts.append(start + (count - 1) * step if backwards else start)
+        steps.append(-step if backwards else step)
+        shape.append(count)
+    return _prim("slice", x, starts=tuple(starts), steps=tuple(steps), shape=tuple(shape))
+
+
+def _concat(p: _Pool) -> Node:
+    x = p.some(lambda n: n.type.rank > 0)
+    axis = p.draw(st.integers(0, x.type.rank - 1))
+    rest = lambda n: (n.dtype, *(d for a, d in enumerate(n.shape) if a != axis))  # noqa: E731
+    count = p.draw(st.integers(2, 3))
+    parts = [p.some(lambda n: n.type.rank == x.type.rank and rest(n) == rest(x)) for _ in range(count)]
+    return _prim("concat", x, *parts[1:], axis=axis)
+
+
+def _transpose(p: _Pool) -> Node:
+    x = p.some(lambda n: n.type.rank > 1)
+    return _prim("transpose", x, perm=tuple(p.draw(st.permutations(range(x.type.rank)))))
+
+
+def _reshape(p: _Pool) -> Node:
+    x = p.some()
+    shape = list(x.shape)
+    for _ in range(p.draw(st.integers(1, 2))):
+        at = p.draw(st.integers(0, len(shape)))
+        kind = p.choice(("one", "merge", "split", "drop"))
+        if kind == "one" and len(shape) < 5:
+            shape.insert(at, 1)
+        elif kind == "merge" and at + 1 < len(shape):
+            shape[at : at + 2] = [shape[at] * shape[at + 1]]
+        elif kind == "split" and at < len(shape) and isinstance(shape[at], int) and shape[at]:
+            factor = p.choice([f for f in (2, 3, 4, 5, 7) if shape[at] % f == 0] or [1])
+            shape[at : at + 1] = [shape[at] // factor, factor]
+        elif kind == "drop" and at < len(shape) and equal(shape[at], 1) is True:
+            del shape[at]
+    return _prim("reshape", x, shape=tuple(shape))
+
+
+def _broadcast(p: _Pool) -> Node:
+    x = p.some(lambda n: n.type.rank < 4)
+    new = tuple(p.choice(EXTENTS[:6]) for _ in range(p.draw(st.integers(0, 1))))
+    wide = tuple(p.choice(EXTENTS) if equal(d, 1) is True else d for d in x.shape)
+    return _prim("broadcast", x, shape=(*new, *wide))
+
+
+def _gather(p: _Pool) -> Node:
+    x = p.some(lambda n: n.type.rank > 0)
+    axis = p.draw(st.integers(0, x.type.rank - 1))
+    if any(bind(x.shape[axis], v) == 0 for v in p.assignments):
+        raise ValueError("nothing to gather")
+    shape = tuple(p.choice(EXTENTS[:8]) for _ in range(p.draw(st.integers(0, 2))))
+    known = [n for n in p.nodes if n.dtype is INT64 and n.type.rank <= 2]
+    indices = p.choice(known) if known and p.draw(st.booleans()) else p.leaf(INT64, shape)
+    return _prim("gather", x, indices, axis=axis)
+
+
+def _dilate(p: _Pool) -> Node:
+    x = p.some(lambda n: n.type.rank > 0 and n.dtype in NUMBERS)
+    if any(lower_bound(d) == 0 for d in x.shape):
+        raise ValueError("zeros between no elements")
+    return _prim("dilate", x, factors=tuple(p.choice((1, 1, 2, 3)) for _ in x.shape))
+
+
+def _extents(p: _Pool) -> Node:
+    x = p.some(lambda n: n.type.rank > 0)
+    return _prim("extents", values=x.shape, shape=(x.type.rank,))
+
+
+def _iota(p: _Pool) -> Node:
+    x = p.some(lambda n: n.type.rank > 0)
+    of = p.choice((FLOAT32, INT64))
+    return _prim("iota", dtype=of.name, shape=x.shape, axis=p.draw(st.integers(0, x.type.rank - 1)))
+
+
+OPERATIONS: Mapping[str, Operation] = {
+    "unary": _unary, "binary": _binary, "compare": _compare, "where": _where, "logic": _logic,
+    "cast": _cast, "reduce": _reduce, "softmax": _softmax, "normalize": _normalize,
+    "argument": _argument, "matmul": _matmul, "conv": _conv, "pool": _pool, "pad": _pad,
+    "slice": _slice, "concat": _concat, "transpose": _transpose, "reshape": _reshape,
+    "broadcast": _broadcast, "gather": _gather, "dilate": _dilate, "extents": _extents,
+    "iota": _iota,
+}  # fmt: skip
+_OFTEN = ("binary", "binary", "unary", "matmul", "conv", "reduce", "transpose", "reshape", "softmax")
+
+
+# ---------------------------------------------------------------- graphs
+
+
+@st.composite
+def cases(draw: Draw) -> Case:
+    """A graph with everything needed to run it."""
+    names = ("a", "b")
+    count = draw(st.integers(0, 2))
+    assignments = tuple(
+        {n: draw(st.sampled_from(FREE)) for n in names[:count]} for _ in range(2 if count else 1)
+    )
+    seed = draw(st.integers(0, 2**16))
+    filling = draw(st.sampled_from(("whole", "real", "special")))
+    pool = _Pool(draw, assignments, np.random.default_rng(seed), filling)
+    _first(pool, names[:count])
+    for _ in range(draw(st.integers(1, 7))):
+        name = draw(st.sampled_from([*OPERATIONS, *_OFTEN]))
+        before = len(pool.inputs)
+        try:
+            node = OPERATIONS[name](pool)
+        except ValueError:
+            del pool.inputs[before:]
+            continue
+        if pool.fits(node) and node not in pool.nodes:
+            pool.nodes.append(node)
+        else:
+            del pool.inputs[before:]
+    return Case(_graph(pool), assignments, seed, filling, draw(st.booleans()))
+
+
+def _first(pool: _Pool, names: Sequence[str]) -> None:
+    """One or two inputs that carry the free dimensions."""
+    free = [symbol(n) for n in names]
+    rank = pool.draw(st.integers(max(1, len(free)), 4))
+    shape: list[DimLike] = [pool.choice(EXTENTS[:12] if rank > 2 else EXTENTS) for _ in range(rank)]
+    places = pool.draw(st.permutations(range(rank)))
+    for name, place in zip(free, places):
+        shape[place] = name
+    of = pool.choice((FLOAT32, FLOAT32, FLOAT32, *NUMBERS, FLOAT16, BFLOAT16, BOOL))
+    first = make(PRIMITIVES["input"], name="x0", dtype=of.name, shape=tuple(shape))
+    pool.inputs.append(first)
+    pool.nodes.append(first if of in NUMBERS or of is BOOL else first)
+    if of in (FLOAT16, BFLOAT16):
+        pool.nodes.append(cast(first, FLOAT32))
+
+
+def _graph(pool: _Pool) -> Graph:
+    """Those made last are outputs, and some of the others."""
+    read = {i for n in pool.nodes for i in n.inputs}
+    outputs = [n for n in pool.nodes if n not in read or pool.draw(st.integers(0, 5)) == 0]
+    named = tuple((f"y{k}", n) for k, n in enumerate(outputs))
+    if pool.draw(st.integers(0, 9)) == 0:
+        named = (*named, ("again", outputs[-1]))
+    return Graph(tuple(pool.inputs), named)
+
+
+def feeds_of(case: Case, values: Mapping[str, int]) -> dict[str, np.ndarray]:
+    """The inputs at an assignment of the free dimensions."""
+    rng = np.random.default_rng(case.seed)
+    return {
+        n.attr("name"): values_of(rng, n.dtype, bind(n.shape, values), case.filling)
+        for n in case.graph.inputs
+    }
