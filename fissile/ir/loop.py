@@ -360,23 +360,31 @@ def mapper(change: Callable[[Expr], Expr | None]) -> Callable[[Expr], Expr]:
     made: dict[Expr, Expr] = {}
 
     def rebuilt(e: Expr) -> Expr:
-        found = made.get(e)
-        if found is not None:
-            return found
-        new: Expr = e
-        if isinstance(e, Op):
-            args = tuple([rebuilt(a) for a in e.args])
-            if args != e.args:
-                new = Op(e.op, args, e.dtype)
-        elif isinstance(e, Load):
-            index = tuple([rebuilt(i) for i in e.index])
-            if index != e.index:
-                new = Load(e.buffer, index)
-        changed = change(new)
-        made[e] = result = new if changed is None else changed
-        return result
+        stack = [] if e in made else [e]
+        while stack:
+            node = stack[-1]
+            pending = [c for c in children(node) if c not in made]
+            if pending:
+                stack.extend(reversed(pending))
+                continue
+            stack.pop()
+            if node not in made:
+                new = _with_parts(node, made)
+                changed = change(new)
+                made[node] = new if changed is None else changed
+        return made[e]
 
     return rebuilt
+
+
+def _with_parts(e: Expr, made: Mapping[Expr, Expr]) -> Expr:
+    if isinstance(e, Op):
+        args = tuple([made[a] for a in e.args])
+        return e if args == e.args else Op(e.op, args, e.dtype)
+    if isinstance(e, Load):
+        index = tuple([made[i] for i in e.index])
+        return e if index == e.index else Load(e.buffer, index)
+    return e
 
 
 def map_expr(e: Expr, change: Callable[[Expr], Expr | None]) -> Expr:

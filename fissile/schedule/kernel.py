@@ -118,8 +118,7 @@ def hoist_divisions(s: L.Stmt) -> L.Stmt:
 
 def _has_division(e: L.Expr, known: dict[L.Expr, bool]) -> bool:
     if (found := known.get(e)) is None:
-        found = isinstance(e, L.Op) and e.op in ("floordiv", "mod")
-        found = found or any(_has_division(c, known) for c in L.children(e))
+        found = any(isinstance(x, L.Op) and x.op in ("floordiv", "mod") for x in L.walk(e))
         known[e] = found
     return found
 
