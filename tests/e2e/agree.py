@@ -63,7 +63,9 @@ def _compare(
             continue
         finite = np.abs(b[np.isfinite(b)])
         allowed = tolerance * float(finite.max(initial=0)) if math.isfinite(tolerance) else 0
-        np.testing.assert_allclose(a, b, tolerance, allowed, equal_nan=True, err_msg=f"{who}: {name}")
+        np.testing.assert_allclose(
+            a, b, tolerance, allowed, equal_nan=True, err_msg=f"{who}: {name}"
+        )
 
 
 def _wide(a: Array, of: DType) -> Array:
@@ -89,9 +91,10 @@ def interpreted(
 ) -> dict[str, Array]:
     """The outputs by the interpreter of loop programs, kernel after kernel."""
     plan = work.known("plan")
-    memory: dict[Node, Array] = {n: np.asarray(feeds[n.attr("name")], order="C") for n in plan.graph.inputs}
-    memory.update({n: np.array(w.data) for n, w in work.weights})
-    for kernel, (_, row) in zip(plan.kernels(), work.loops[0].lowered, strict=True):
+    memory: dict[Node, Array] = {n: np.array(w.data) for n, w in work.weights}
+    for node in plan.graph.inputs:
+        memory[node] = np.asarray(feeds[node.attr("name")], order="C")
+    for _, row in work.loops[0].lowered:
         args: dict[str, Array | int] = {}
         for parameter, argument in zip(row.function.params, row.arguments, strict=True):
             if isinstance(argument, Node):

@@ -22,6 +22,7 @@ from fissile.ir.primitive import PRIMITIVES, cast, constant, to_bfloat16
 
 LIMIT = 20_000
 EXTENTS = (1, 2, 3, 4, 5, 6, 7, 8, 13, 14, 15, 16, 17, 29, 31, 32, 33, 49)
+LARGE = (97, 130, 257, 300, 530)
 FREE = (0, 1, 2, 3, 5, 6, 7, 12, 13, 14, 15, 16, 17, 31, 37, 48, 97)
 FLOATS = (FLOAT32, FLOAT64)
 NUMBERS = (FLOAT32, FLOAT64, INT32, INT64, UINT8)
@@ -41,6 +42,17 @@ class Case:
     seed: int
     filling: str
     canonical: bool
+
+    def __repr__(self) -> str:
+        numbers = {n: k for k, n in enumerate(self.graph.nodes())}
+        lines = [f"Case of {self.filling} values, seed {self.seed}, at {self.assignments}"]
+        lines[0] += ", canonicalized" if self.canonical else ""
+        for node, k in numbers.items():
+            reads = ", ".join(f"%{numbers[i]}" for i in node.inputs)
+            attrs = ", ".join(f"{key}={value}" for key, value in node.attrs)
+            lines.append(f"  %{k}: {node.type} = {node.name}({reads}; {attrs})")
+        lines += [f"  {name} = %{numbers[node]}" for name, node in self.graph.outputs]
+        return "\n".join(lines)
 
 
 @dataclass
@@ -79,9 +91,7 @@ class _Pool:
         if static and self.draw(st.booleans()):
             numbers = tuple(int(d) for d in shape)  # type: ignore[arg-type]
             return constant(values_of(self.rng, of, numbers, self.filling), of)
-        node = make(
-            PRIMITIVES["input"], name=f"x{len(self.inputs)}", dtype=of.name, shape=shape
-        )
+        node = make(PRIMITIVES["input"], name=f"x{len(self.inputs)}", dtype=of.name, shape=shape)
         self.inputs.append(node)
         return node
 
@@ -211,7 +221,9 @@ def _normalize(p: _Pool) -> Node:
         raise ValueError("sums of special values depend on their order")
     centered = _prim("sub", x, _keep(x, _prim("reduce_sum", x, axes=axes), axes))
     squares = _prim("reduce_sum", _prim("mul", centered, centered), axes=axes)
-    scale = _keep(x, _prim("abs", squares) if p.filling == "whole" else _prim("sqrt", squares), axes)
+    scale = _keep(
+        x, _prim("abs", squares) if p.filling == "whole" else _prim("sqrt", squares), axes
+    )
     one = constant(np.array(1, x.dtype.numpy))
     scale = _prim("add", scale, _prim("broadcast", one, shape=x.shape))
     return _prim("mul" if p.filling == "whole" else "div", centered, scale)
@@ -234,7 +246,7 @@ def _matmul(p: _Pool) -> Node:
         raise ValueError("sums of special values depend on their order")
     x = p.some(lambda n: n.dtype in (FLOAT32, FLOAT64, INT32) and n.type.rank >= 2)
     *batch, m, k = x.shape
-    n = p.choice([*EXTENTS, m, k])
+    n = p.choice([*EXTENTS, *LARGE, m, k])
     if p.draw(st.booleans()):
         shape = (*batch, n, k)
         order = [*range(len(batch)), len(batch) + 1, len(batch)]
@@ -317,10 +329,12 @@ def _slice(p: _Pool) -> Node:
 def _concat(p: _Pool) -> Node:
     x = p.some(lambda n: n.type.rank > 0)
     axis = p.draw(st.integers(0, x.type.rank - 1))
-    rest = lambda n: (n.dtype, *(d for a, d in enumerate(n.shape) if a != axis))  # noqa: E731
-    count = p.draw(st.integers(2, 3))
-    parts = [p.some(lambda n: n.type.rank == x.type.rank and rest(n) == rest(x)) for _ in range(count)]
-    return _prim("concat", x, *parts[1:], axis=axis)
+
+    def rest(n: Node) -> tuple[object, ...]:
+        return (n.dtype, n.type.rank, *(d for a, d in enumerate(n.shape) if a != axis))
+
+    parts = [p.some(lambda n: rest(n) == rest(x)) for _ in range(p.draw(st.integers(1, 2)))]
+    return _prim("concat", x, *parts, axis=axis)
 
 
 def _transpose(p: _Pool) -> Node:
@@ -390,7 +404,17 @@ OPERATIONS: Mapping[str, Operation] = {
     "broadcast": _broadcast, "gather": _gather, "dilate": _dilate, "extents": _extents,
     "iota": _iota,
 }  # fmt: skip
-_OFTEN = ("binary", "binary", "unary", "matmul", "conv", "reduce", "transpose", "reshape", "softmax")
+_OFTEN = (
+    "binary",
+    "binary",
+    "unary",
+    "matmul",
+    "conv",
+    "reduce",
+    "transpose",
+    "reshape",
+    "softmax",
+)
 
 
 # ---------------------------------------------------------------- graphs
@@ -427,14 +451,15 @@ def _first(pool: _Pool, names: Sequence[str]) -> None:
     """One or two inputs that carry the free dimensions."""
     free = [symbol(n) for n in names]
     rank = pool.draw(st.integers(max(1, len(free)), 4))
-    shape: list[DimLike] = [pool.choice(EXTENTS[:12] if rank > 2 else EXTENTS) for _ in range(rank)]
+    sizes = EXTENTS[:12] if rank > 2 else (*EXTENTS, *LARGE)
+    shape: list[DimLike] = [pool.choice(sizes) for _ in range(rank)]
     places = pool.draw(st.permutations(range(rank)))
     for name, place in zip(free, places):
         shape[place] = name
     of = pool.choice((FLOAT32, FLOAT32, FLOAT32, *NUMBERS, FLOAT16, BFLOAT16, BOOL))
     first = make(PRIMITIVES["input"], name="x0", dtype=of.name, shape=tuple(shape))
     pool.inputs.append(first)
-    pool.nodes.append(first if of in NUMBERS or of is BOOL else first)
+    pool.nodes.append(first)
     if of in (FLOAT16, BFLOAT16):
         pool.nodes.append(cast(first, FLOAT32))
 

@@ -1,8 +1,8 @@
 """Whole programs as machine code in a child process, every buffer of theirs between guard pages.
 
-In: a drawn graph (or its plan) and a target; then feeds and a number of threads. Out: the output arrays. Inputs, outputs,
-each weight, each place of the arena, each thread's scratch, the slots and the context lie apart. Invariant: an access
-behind (or, in every second run, before) a buffer kills the child, which is an AssertionError here.
+In: a drawn graph (or its plan) and a target; then feeds and a number of threads. Out: the output arrays. Inputs,
+outputs, each weight, each place of the arena, each thread's scratch, the slots and the context lie apart. Invariant: an
+access behind (or, in every second run, before) a buffer kills the child, which is an AssertionError here.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def _ask(child: _Child, parts: Sequence[bytes]) -> bytes:
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 _libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
@@ -287,7 +287,9 @@ class _Server:
 
 
 def _mapped(content: bytes) -> tuple[mmap.mmap, int]:
-    code = mmap.mmap(-1, len(content) + PAGE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    code = mmap.mmap(
+        -1, len(content) + PAGE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC
+    )
     code.write(content)
     return code, ctypes.addressof(ctypes.c_char.from_buffer(code))
 

@@ -27,7 +27,7 @@ def test_drawn_programs(request: pytest.FixtureRequest) -> None:
         count += 1
 
 
-def _batch(number: int, examples: int = 10) -> None:
+def _batch(number: int, examples: int = 5) -> None:
     """Some programs; what fails is shrunk."""
 
     @seed(number)
