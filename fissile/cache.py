@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import json
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from fissile.errors import FileAccess, FissileWarning
 from fissile.options import environment
 
 CAP_BYTES = 2 << 30
+STALE_SECONDS = 3600
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,9 @@ def trim(folder: Path, *, cap: int = CAP_BYTES, keep_path: Path | None = None) -
         if total > cap and path != keep_path:
             path.unlink(missing_ok=True)
             path.with_suffix(".lock").unlink(missing_ok=True)
+    for path in folder.glob(".*.fsl.*"):  # what a killed process was writing
+        if path.stat().st_mtime < time.time() - STALE_SECONDS:
+            path.unlink(missing_ok=True)
 
 
 def contents() -> Contents:
@@ -100,7 +105,7 @@ def clear() -> Contents:
     """Delete every artifact; what was there before."""
     before = contents()
     if before.directory is not None:
-        for pattern in ("*.fsl", "*.lock"):
+        for pattern in ("*.fsl", "*.lock", ".*.fsl.*"):
             for path in before.directory.glob(pattern):
                 path.unlink(missing_ok=True)
     return before

@@ -6,6 +6,7 @@ found in the cache costs neither `onnx` nor `llvmlite`; the pipeline is imported
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import mmap
 import os
@@ -242,13 +243,27 @@ def _sha256(content: Buffer, folder: Path | None) -> str:
 
 
 def _versions() -> dict[str, str]:
-    found = {"fissile": __version__}
+    """Of everything that makes code: a change of this package's own files counts as a version, too."""
+    found = {"fissile": f"{__version__} {_code_stamp()}"}
     for package in ("llvmlite", "onnx"):
         try:
             found[package] = version(package)
         except PackageNotFoundError:
             found[package] = "none"
     return found
+
+
+@functools.cache
+def _code_stamp() -> str:
+    """A hash of names, sizes and times of the package's files: reading them all would take too long."""
+    root = Path(__file__).parent
+    facts = []
+    for folder, folders, files in os.walk(root):
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
+        for name in sorted(files):
+            status = os.stat(os.path.join(folder, name))
+            facts.append(f"{name} {status.st_size} {status.st_mtime_ns}")
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
 
 
 # ---------------------------------------------------------------- what is done
