@@ -30,6 +30,7 @@ from fissile.codegen.main import bind_entry, stitch
 from fissile.codegen.support import ENTRIES, support_text
 from fissile.codegen.worker import Machine, compile_text, read_frame, target_machine, write_frame
 from fissile.ir.graph import Graph
+from fissile.ir.loop import Function
 from fissile.options import Options
 from fissile.runtime.image import Image
 from fissile.runtime.threads import Gang
@@ -48,11 +49,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Built:
-    """A program that the child holds: its work, and its plan.json without the entries."""
+    """A program for the child: its work, its plan.json without the entries, the code that binds slots, and texts."""
 
     work: pipeline.Work
     loops: pipeline.Loops
     plan: Mapping[str, Any]
+    bind: Function
     texts: tuple[str, ...]
 
 
@@ -72,7 +74,7 @@ def build(work: pipeline.Work) -> Built:
         plan.graph, pipeline.launches(plan, loops), pipeline.memory(work, loops)
     )
     main = emit_module([bind], loops.target) + bind_entry()
-    return Built(work, loops, stitched, (*texts, main))
+    return Built(work, loops, stitched, bind, (*texts, main))
 
 
 @dataclass
