@@ -551,6 +551,8 @@ def _existing(model: Path) -> Path:
 
 def _check_output(path: Path, force: bool) -> None:
     """Refuse before the work what could not be written after it."""
+    if path.is_dir():
+        raise FileAccess("F502", f"{path} is a folder", remedy=f"-o {path / 'model.fsl'}")
     if path.exists() and not force:
         with path.open("rb") as file:
             if file.read(2) not in (b"PK", b""):

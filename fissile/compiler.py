@@ -11,8 +11,7 @@ import hashlib
 import mmap
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -206,8 +205,8 @@ def _source(model: Model, base_dir: str | os.PathLike[str] | None) -> Source:
     folder = None if base_dir is None else Path(base_dir)
     if isinstance(model, str | os.PathLike):
         path = Path(model)
-        with _mapped(path) as content:
-            return Source(path, folder, path.name, _sha256(content, folder or path.parent))
+        digest = _sha256(_mapped(path), folder or path.parent)
+        return Source(path, folder, path.name, digest)
     if isinstance(model, bytes | bytearray | memoryview):
         return Source(bytes(model), folder, "", _sha256(model, folder))
     try:
@@ -217,15 +216,13 @@ def _source(model: Model, base_dir: str | os.PathLike[str] | None) -> Source:
     return Source(content, folder, "", _sha256(content, folder))
 
 
-@contextmanager
-def _mapped(path: Path) -> Iterator[Buffer]:
+def _mapped(path: Path) -> bytes | mmap.mmap:
+    """The bytes of a file; they are not copied."""
     try:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_size == 0:
-                yield b""
-                return
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                yield content
+                return b""
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except FileNotFoundError as error:
         raise FileMissing("F501", f"{path} does not exist") from error
     except OSError as error:

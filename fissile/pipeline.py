@@ -311,7 +311,10 @@ def _said_model(work: Work) -> str:
 
 
 def _said_values(values: Sequence[Value]) -> str:
-    shapes = (",".join("?" if e is None else str(e) for e in v.shape or ()) for v in values)
+    shapes = [
+        "..." if v.shape is None else ",".join("?" if e is None else str(e) for e in v.shape)
+        for v in values
+    ]
     return ", ".join(f"{v.name} {v.dtype}[{s}]" for v, s in zip(values, shapes, strict=True))
 
 

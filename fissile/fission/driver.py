@@ -218,9 +218,13 @@ def _by_definition(walk: _Walk, operator: Operator, inputs: Results) -> Results:
     values: dict[str, Node | None] = {v.name: None for v in body.inputs}
     values.update((v.name, node) for v, node in zip(body.inputs, inputs, strict=False))
     absent = frozenset(name for name, node in values.items() if node is None)
-    inner = _Walk(values, walk.problems, walk.guards, walk.origins, absent)
+    problems: list[Place] = []  # of operators that are not in the model: told as one of this operator
+    inner = _Walk(values, problems, walk.guards, {}, absent)
     wanted = [o.name for o in body.outputs[: len(operator.outputs)]]
     _run(inner, body, wanted)
+    if problems:
+        needs = ", ".join(dict.fromkeys(p.operator for p in problems))
+        raise Refusal(f"no native definition of {needs}, of which it is made")
     return tuple(inner.values.get(name) for name in wanted)
 
 

@@ -59,6 +59,7 @@ def convert(info: TensorInfo, value: Any) -> Array:
             where=Place(
                 info.name, detail=f"shape {array.shape}, expected {shape_text(info.shape)}"
             ),
+            remedy=f"feed an array of {len(info.shape)} axes",
         )
     if not (array.flags.c_contiguous and array.flags.aligned):
         array = np.array(array, order="C", copy=True)
