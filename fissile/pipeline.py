@@ -8,7 +8,8 @@ door with the compile cache is `fissile.compiler`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,15 @@ import numpy as np
 import onnx
 
 from fissile import __version__
-from fissile.codegen.build import compile_modules
+from fissile.codegen.build import Compiling, compiling
 from fissile.codegen.link import Image, link
-from fissile.codegen.llvm import emit_module, scratch_bytes
+from fissile.codegen.llvm import (
+    FunctionText,
+    emit_function,
+    emit_module,
+    module_text,
+    scratch_bytes,
+)
 from fissile.codegen.main import Launch, Memory, bind_entry, expr_dim, stitch
 from fissile.codegen.support import ENTRIES, support_text
 from fissile.errors import OptionError, did_you_mean
@@ -84,6 +91,7 @@ class Work:
     texts: tuple[tuple[str, ...], ...] = ()
     code: tuple[Code, ...] = ()
     artifact: bytes = b""
+    compiling: tuple[Compiling, ...] = ()  # per target: modules sent ahead to LLVM
 
     def known(self, name: str) -> Any:
         """A part that an earlier stage must have made."""
@@ -144,14 +152,28 @@ def lower_kernels(work: Work) -> Work:
 
 
 def emit_text(work: Work) -> Work:
-    """Loop programs -> LLVM text in modules of similar size."""
-    return replace(work, texts=tuple(_modules(loops) for loops in work.loops))
+    """Loop programs -> LLVM text in modules of similar size; each goes on to LLVM as soon as it is written."""
+    texts: list[tuple[str, ...]] = []
+    for i, loops in enumerate(work.loops):
+        modules: list[str] = []
+        for module in _modules(loops):
+            modules.append(module)
+            if work.compiling:
+                work.compiling[i].add(module)
+        texts.append(tuple(modules))
+    return replace(work, texts=tuple(texts))
 
 
 def build_images(work: Work) -> Work:
     """LLVM text -> objects -> one flat image per target, with its plan."""
-    pairs = zip(work.loops, work.texts, strict=True)
-    return replace(work, code=tuple(_build(work, loops, texts) for loops, texts in pairs))
+    with ExitStack() as stack:
+        if not work.compiling:
+            work = _compile_ahead(work, stack)
+            for compiler, texts in zip(work.compiling, work.texts, strict=True):
+                for module in texts:
+                    compiler.add(module)
+        rows = zip(work.loops, work.texts, work.compiling, strict=True)
+        return replace(work, code=tuple(_build(work, *row) for row in rows), compiling=())
 
 
 def pack_artifact(work: Work) -> Work:
@@ -166,15 +188,18 @@ def pack_artifact(work: Work) -> Work:
 
 def run(work: Work, progress: Progress, until: str | None = None) -> Work:
     """Run the stages in order, up to and with `until`, telling `progress` about each."""
-    for stage in STAGES:
-        progress(Event(stage.name))
-        start = time.perf_counter()
-        work = stage.run(work)
-        if stage is STAGES[0]:
-            progress(Event("model", _said_model(work)))
-        progress(Event(stage.name, stage.summary(work), time.perf_counter() - start))
-        if stage.name == until:
-            break
+    names = [stage.name for stage in STAGES]
+    last = len(names) - 1 if until is None else names.index(until)
+    with ExitStack() as stack:
+        for stage in STAGES[: last + 1]:
+            progress(Event(stage.name))
+            start = time.perf_counter()
+            if stage.name == "lower" and last >= names.index("build"):
+                work = _compile_ahead(work, stack)
+            work = stage.run(work)
+            if stage is STAGES[0]:
+                progress(Event("model", _said_model(work)))
+            progress(Event(stage.name, stage.summary(work), time.perf_counter() - start))
     return work
 
 
@@ -219,33 +244,38 @@ def _loops(kernels: Sequence[Kernel], target: Target) -> Loops:
     return Loops(target, functions, tuple(lowered))
 
 
-def _modules(loops: Loops) -> tuple[str, ...]:
-    modules: list[str] = []
-    group: list[L.Function] = []
+def _modules(loops: Loops) -> Iterator[str]:
+    group: list[FunctionText] = []
     size = 0
     for function in loops.functions.values():
-        lines = emit_module([function], loops.target).count("\n")
-        if group and size + lines > MODULE_LINES:
-            modules.append(emit_module(group, loops.target))
+        emitted = emit_function(function, loops.target)
+        if group and size + len(emitted.lines) > MODULE_LINES:
+            yield module_text(group, loops.target)
             group, size = [], 0
-        group.append(function)
-        size += lines
+        group.append(emitted)
+        size += len(emitted.lines)
     if group:
-        modules.append(emit_module(group, loops.target))
-    return tuple(modules)
+        yield module_text(group, loops.target)
 
 
-def _build(work: Work, loops: Loops, texts: Sequence[str]) -> Code:
+def _compile_ahead(work: Work, stack: ExitStack) -> Work:
+    """The work with LLVM running beside the stages to come: its support module goes first."""
+    made = [stack.enter_context(compiling(t, work.options.workers)) for t in work.targets]
+    for target, compiler in zip(work.targets, made, strict=True):
+        compiler.add(support_text(target.arch))
+    return replace(work, compiling=tuple(made))
+
+
+def _build(work: Work, loops: Loops, texts: Sequence[str], compiler: Compiling) -> Code:
     plan: Plan = work.known("plan")
     stitched, bind = stitch(plan.graph, launches(plan, loops), memory(work, loops))
-    target = loops.target
-    main = emit_module([bind], target) + bind_entry()
-    jobs = work.options.workers
-    objects = compile_modules([*texts, main, support_text(target.arch)], target, jobs)
+    compiler.add(emit_module([bind], loops.target) + bind_entry())
+    support, *objects = compiler.objects()
     entries = [*ENTRIES, "fissile_bind", *loops.functions]
-    image = link(objects, entries)
+    image = link([*objects, support], entries)
     lines = sum(t.count("\n") for t in texts)
-    return Code(target, image, {**stitched, "entries": image.symbols}, len(loops.functions), lines)
+    plan_parts = {**stitched, "entries": image.symbols}
+    return Code(loops.target, image, plan_parts, len(loops.functions), lines)
 
 
 def launches(plan: Plan, loops: Loops) -> list[Launch]:

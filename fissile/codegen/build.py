@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, BinaryIO, cast
@@ -30,74 +30,101 @@ _PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
 
 
 @dataclass
-class _Work:
-    """What the threads share: modules to do, objects done, problems met."""
+class Compiling:
+    """Modules on their way through LLVM: `add` texts while others are being written, then ask for `objects`."""
 
-    texts: Sequence[str]
     machine: bytes
-    todo: queue.SimpleQueue[int] = field(default_factory=queue.SimpleQueue)
-    objects: dict[int, bytes] = field(default_factory=dict)
+    allowed: int
+    texts: list[str] = field(default_factory=list)
+    todo: queue.SimpleQueue[int | None] = field(default_factory=queue.SimpleQueue)
+    made: dict[int, bytes] = field(default_factory=dict)
     problems: dict[int, str] = field(default_factory=dict)
+    threads: list[threading.Thread] = field(default_factory=list)
+    workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def add(self, text: str) -> None:
+        """One more module; its compilation begins at once."""
+        self.texts.append(text)
+        self.todo.put(len(self.texts) - 1)
+        while len(self.threads) < worker_count(self.texts, self.allowed):
+            thread = threading.Thread(target=_drive, args=(self,), daemon=True)
+            self.threads.append(thread)
+            thread.start()
+
+    def objects(self) -> list[bytes]:
+        """The objects of all texts, in their order. CompileError F430 when LLVM refuses or crashes."""
+        self.join()
+        if self.problems:
+            raise _refusal(self)
+        return [self.made[i] for i in range(len(self.texts))]
+
+    def join(self) -> None:
+        """Wait until nothing is left to do."""
+        for _ in self.threads:
+            self.todo.put(None)
+        for thread in self.threads:
+            thread.join()
 
 
-def compile_modules(
-    texts: Sequence[str], target: Target, jobs: int | None = None, level: int = 1
-) -> list[bytes]:
-    """Objects of `texts`, by at most `jobs` workers (default: one per CPU we may use).
+@contextlib.contextmanager
+def compiling(target: Target, jobs: int | None = None, level: int = 1) -> Iterator[Compiling]:
+    """A `Compiling` whose workers are gone at the end, also when something else fails.
 
-    level: 0 no optimization, 1 a short pass list for text from `emit_module`, 2 and 3 all of LLVM's
-    but its vectorizers. CompileError F430 when LLVM refuses or crashes.
+    jobs: most workers (default: one per CPU we may use). level: 0 no optimization, 1 a short pass list for text from
+    `emit_module`, 2 and 3 all of LLVM's but its vectorizers.
     """
-    if not texts:
-        return []
-    count = worker_count(texts, jobs)
     machine = {
         "triple": target.llvm_triple,
         "cpu": target.llvm_cpu,
         "features": target.llvm_features,
         "level": level,
     }
-    work = _Work(texts, json.dumps(machine).encode())
-    for i in sorted(range(len(texts)), key=lambda i: -len(texts[i])):
-        work.todo.put(i)
-    threads = [threading.Thread(target=_drive, args=(work,), daemon=True) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if work.problems:
-        raise _refusal(work)
-    return [work.objects[i] for i in range(len(texts))]
-
-
-def worker_count(texts: Sequence[str], jobs: int | None) -> int:
-    """How many workers `texts` are worth."""
     allowed = jobs or len(os.sched_getaffinity(0))
+    work = Compiling(json.dumps(machine).encode(), allowed)
+    try:
+        yield work
+    except BaseException:
+        work.problems[-1] = "given up"  # what is queued is left alone
+        for worker in work.workers:
+            worker.kill()
+        raise
+    finally:
+        work.join()
+
+
+def compile_modules(
+    texts: Sequence[str], target: Target, jobs: int | None = None, level: int = 1
+) -> list[bytes]:
+    """Objects of `texts` in one go: `compiling` says what the rest means."""
+    with compiling(target, jobs, level) as work:
+        for text in sorted(texts, key=len, reverse=True):
+            work.add(text)
+        made = dict(zip(work.texts, work.objects(), strict=True))
+    return [made[text] for text in texts]
+
+
+def worker_count(texts: Sequence[str], allowed: int) -> int:
+    """How many workers `texts` are worth."""
     worth = 1 + sum(map(len, texts)) // SMALL
     return max(1, min(allowed, len(texts), worth))
 
 
-def _drive(work: _Work) -> None:
+def _drive(work: Compiling) -> None:
     """Feed one worker until nothing is left, or something went wrong anywhere."""
-    worker: subprocess.Popen[bytes] | None = None
     with tempfile.TemporaryFile() as said:  # a pipe for stderr that nobody reads could fill up
-        while not work.problems:
-            try:
-                i = work.todo.get_nowait()
-            except queue.Empty:
-                break
-            worker = worker or _start(work.machine, said)
+        worker = _start(work.machine, said)
+        work.workers.append(worker)
+        while (i := work.todo.get()) is not None and not work.problems:
             answer = _ask(worker, work.texts[i].encode())
             if answer is None:
                 work.problems[i] = _last_words(worker, said)
             elif answer[0] == 1:
-                work.objects[i] = answer[1:]
+                work.made[i] = answer[1:]
             else:
                 work.problems[i] = answer[1:].decode(errors="replace").strip()
-        if worker is not None:
-            with contextlib.suppress(BrokenPipeError):
-                _pipe(worker.stdin).close()
-            worker.wait()
+        with contextlib.suppress(BrokenPipeError):
+            _pipe(worker.stdin).close()
+        worker.wait()
 
 
 def _start(machine: bytes, said: IO[bytes]) -> subprocess.Popen[bytes]:
@@ -139,7 +166,7 @@ def function_names(text: str) -> list[str]:
     return re.findall(r"^define void @([a-z0-9_]+)\(", text, re.MULTILINE)
 
 
-def _refusal(work: _Work) -> CompileError:
+def _refusal(work: Compiling) -> CompileError:
     places = [", ".join(function_names(work.texts[i])) or f"module {i}" for i in work.problems]
     reasons = dict.fromkeys(" ".join(text.split()[:60]) for text in work.problems.values())
     return CompileError(

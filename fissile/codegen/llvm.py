@@ -8,6 +8,7 @@ Invariant: names are numbered; nothing of the user's model is in the text.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from fissile.codegen.emitter import Emitter, Helpers, Place, Value
 from fissile.codegen.expression import evaluate
@@ -39,11 +40,33 @@ from fissile.ir.loop import (
 from fissile.target import Target
 
 
+@dataclass(frozen=True)
+class FunctionText:
+    """The lines of one function, and the helpers that its module must contain."""
+
+    lines: tuple[str, ...]
+    helpers: Helpers
+
+
 def emit_module(functions: Sequence[Function], target: Target) -> str:
     """The LLVM text of `functions` for `target`."""
+    return module_text([emit_function(f, target) for f in functions], target)
+
+
+def emit_function(f: Function, target: Target) -> FunctionText:
+    """The text of `f`, for `module_text` of the same target."""
     helpers = Helpers()
-    bodies = [line for f in functions for line in _emit_function(f, target, helpers)]
-    lines = [f'target triple = "{target.llvm_triple}"', *bodies]
+    return FunctionText(tuple(_emit_function(f, target, helpers)), helpers)
+
+
+def module_text(functions: Sequence[FunctionText], target: Target) -> str:
+    """One module of functions that are emitted already."""
+    helpers = Helpers()
+    lines = [f'target triple = "{target.llvm_triple}"']
+    for f in functions:
+        lines.extend(f.lines)
+        helpers.declarations.update(f.helpers.declarations)
+        helpers.routines.update(f.helpers.routines)
     lines.extend(routine_text(helpers, target))
     lines.extend(helpers.declarations.values())
     lines.append(_attributes(target))

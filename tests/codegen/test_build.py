@@ -37,9 +37,9 @@ def test_same_text_gives_the_same_object() -> None:
 
 
 def test_small_work_stays_with_one_worker() -> None:
-    assert worker_count([module("a", 1), module("b", 2)], jobs=8) == 1
-    assert worker_count(["x" * build.SMALL] * 3, jobs=2) == 2
-    assert worker_count(["x" * build.SMALL] * 3, jobs=8) == 3
+    assert worker_count([module("a", 1), module("b", 2)], 8) == 1
+    assert worker_count(["x" * build.SMALL] * 3, 2) == 2
+    assert worker_count(["x" * build.SMALL] * 3, 8) == 3
 
 
 def test_a_refused_module_is_named() -> None:
