@@ -8,7 +8,7 @@ that cannot be split is named in one UnsupportedError, and what no proof settles
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -16,13 +16,14 @@ import numpy as np
 from fissile.errors import ModelError, Place, UnsupportedError
 from fissile.fission.build import constant_of
 from fissile.fission.control import CONTROL
+from fissile.fission.foreign import Foreigners, foreign_nodes
 from fissile.fission.table import Call, Refusal, Result, Row, lookup
 from fissile.fission.values import symbolic
 from fissile.frontend.function import function_body
 from fissile.frontend.operator_graph import Operator, OperatorGraph, Value
 from fissile.ir.dim import Dim, DimLike, lower_bound, min_, parse, product, symbol
 from fissile.ir.dtype import BFLOAT16, FLOAT16, FLOAT32, DType, dtype
-from fissile.ir.graph import Graph, Guard, Node, constraints, evaluate, make, toposort
+from fissile.ir.graph import Graph, Guard, Node, constraints, evaluate, make, mentioned
 from fissile.ir.primitive import CONSTANT, INPUT, cast, constant
 
 HALVES = (FLOAT16, BFLOAT16)
@@ -39,10 +40,18 @@ class _Walk:
     guards: list[Guard] = field(default_factory=list)
     origins: dict[Node, tuple[str, ...]] = field(default_factory=dict)
     absent: frozenset[str] = frozenset()  # inputs of a function that its caller leaves out
+    foreign: Foreigners | None = None  # None: an operator without native definition is a problem
+
+    def inside(self, values: dict[str, Node | None], absent: Iterable[str] = ()) -> _Walk:
+        """The walk of a body: other values, the same findings."""
+        kept = self.problems, self.guards, self.origins
+        return _Walk(values, *kept, frozenset(absent), self.foreign)
 
 
-def fission(operators: OperatorGraph) -> Graph:
+def fission(operators: OperatorGraph, foreign: bool = False) -> Graph:
     """The primitive graph of a model.
+
+    foreign: operators without native definition become foreign nodes, where their types allow it.
 
     Extents of inputs: a number stays; equal texts are one symbol, at least 0; an expression such as
     "4*h" is one; an unnamed extent k of input x is a symbol `x:k` of its own. UnsupportedError names
@@ -50,18 +59,24 @@ def fission(operators: OperatorGraph) -> Graph:
     """
     inputs = tuple(_input(value) for value in operators.inputs)
     walk = _Walk({v.name: node for v, node in zip(operators.inputs, inputs, strict=True)})
+    if foreign:
+        walk.foreign = Foreigners(symbols={s for node in inputs for s in mentioned(node)})
     _run(walk, operators, [o.name for o in operators.outputs])
     if walk.problems:
         raise _unsupported(walk.problems)
     outputs = tuple((o.name, _output(walk, o.name)) for o in operators.outputs)
-    graph = Graph(inputs, outputs, walk.origins)
-    return Graph(inputs, outputs, walk.origins, tuple(_guards(graph, walk.guards)))
+    late = {} if walk.foreign is None else walk.foreign.late
+    graph = Graph(inputs, outputs, walk.origins, late=late)
+    return replace(graph, guards=tuple(_guards(graph, walk.guards)))
 
 
-def unsupported(operators: OperatorGraph) -> tuple[Place, ...]:
-    """The operators that have no native definition, each with its reason; empty when there is none."""
+def unsupported(operators: OperatorGraph, foreign: bool = False) -> tuple[Place, ...]:
+    """The operators that have no native definition, each with its reason; empty when there is none.
+
+    foreign: only those that cannot run in Python either.
+    """
     try:
-        fission(operators)
+        fission(operators, foreign)
     except UnsupportedError as error:
         return error.where
     return ()
@@ -158,7 +173,7 @@ def _step(walk: _Walk, operator: Operator) -> None:
     results: Results = ()
     if not poisoned:
         try:
-            results = _split(walk, operator, inputs)
+            results = _native_or_foreign(walk, operator, inputs)
         except Refusal as refusal:
             walk.problems.append(Place(operator.where, operator.title, str(refusal)))
         except ModelError:  # from within a body, where the place is named better
@@ -172,6 +187,32 @@ def _step(walk: _Walk, operator: Operator) -> None:
         if name:
             walk.values[name] = results[k] if k < len(results) else None
     _remember(walk.origins, results, operator.where)
+
+
+def _native_or_foreign(walk: _Walk, operator: Operator, inputs: Results) -> Results:
+    """The operator split; where that is refused, as a foreign node. Refusal when it can be neither."""
+    if walk.foreign is None:
+        return _split(walk, operator, inputs)
+    problems, guards, known = len(walk.problems), len(walk.guards), len(walk.foreign.places)
+    try:
+        results = _split(walk, operator, inputs)
+        if len(walk.problems) > problems:
+            raise Refusal(walk.problems[problems].detail)
+        if operator.type == "If" and len(walk.foreign.places) > known and _is_open(inputs[0]):
+            raise Refusal("a branch of this If runs in Python, and its condition depends on the data")
+        return results
+    except Refusal as refusal:
+        for found, kept in (
+            (walk.problems, problems),
+            (walk.guards, guards),
+            (walk.foreign.places, known),
+        ):
+            del found[kept:]
+        return foreign_nodes(walk.foreign, operator, walk.values, str(refusal))
+
+
+def _is_open(condition: Node | None) -> bool:
+    return condition is not None and condition.primitive is not CONSTANT
 
 
 def _impossible(operator: Operator, inputs: Results, error: Exception) -> ModelError:
@@ -204,7 +245,7 @@ def _body_of(walk: _Walk, body: OperatorGraph, inputs: Results) -> Results:
     """The outputs of a body; what its inputs do not name it takes from the graph around it."""
     values = dict(walk.values)
     values.update((v.name, node) for v, node in zip(body.inputs, inputs, strict=True))
-    inner = _Walk(values, walk.problems, walk.guards, walk.origins)
+    inner = walk.inside(values)
     _run(inner, body, [o.name for o in body.outputs])
     return tuple(inner.values.get(o.name) for o in body.outputs)
 
@@ -300,7 +341,7 @@ def _guards(graph: Graph, own: Iterable[Guard]) -> Iterable[Guard]:
     for node, left, right in constraints(graph):
         message = _message(graph.origins, node, left, right)
         found.setdefault((left, right), Guard(left, right, message))
-    for node in toposort(n for _, n in graph.outputs):
+    for node in graph.nodes():
         for extent in node.shape:
             if isinstance(extent, Dim) and not _is_natural(extent):
                 where = _where(graph.origins, node)

@@ -3,5 +3,16 @@
 from fissile.frontend.extents import fix_extents
 from fissile.frontend.operator_graph import Metadata, Operator, OperatorGraph, Value
 from fissile.frontend.read import model_sha256, read_model
+from fissile.frontend.write import single_model, values_read
 
-__all__ = ["Metadata", "Operator", "OperatorGraph", "Value", "fix_extents", "model_sha256", "read_model"]
+__all__ = [
+    "Metadata",
+    "Operator",
+    "OperatorGraph",
+    "Value",
+    "fix_extents",
+    "model_sha256",
+    "read_model",
+    "single_model",
+    "values_read",
+]

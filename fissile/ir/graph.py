@@ -8,15 +8,16 @@ free and equality is identity. Types are inferred when a node is made. A `Graph`
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from fissile.ir.dim import Dim, DimLike, equal
+from fissile.ir.dim import Dim, DimLike, equal, symbol
 from fissile.ir.dim import evaluate as evaluate_dim
 from fissile.ir.dim import substitute as substitute_dim
+from fissile.ir.dim import symbols as symbols_of
 from fissile.ir.dtype import DType, from_numpy
 from fissile.ir.intern import Interned
 
@@ -162,20 +163,55 @@ class Guard:
 
 @dataclass(frozen=True)
 class Graph:
-    """Inputs and named outputs; `origins`: the ONNX nodes a primitive serves (for reports only)."""
+    """Inputs and named outputs; `origins`: the ONNX nodes a primitive serves (for reports only).
+
+    late: for every symbol whose number depends on data, the node that has it as an extent. Whoever mentions the symbol
+    waits for that node, and keeps it alive.
+    """
 
     inputs: tuple[Node, ...]
     outputs: tuple[tuple[str, Node], ...]
     origins: Mapping[Node, tuple[str, ...]] = field(default_factory=dict)
     guards: tuple[Guard, ...] = ()
+    late: Mapping[str, Node] = field(default_factory=dict)
 
     def nodes(self) -> list[Node]:
         """All live nodes, producers first, in a deterministic order."""
-        return toposort(node for _, node in self.outputs)
+        return toposort((node for _, node in self.outputs), self.late)
+
+    def changed(
+        self, outputs: tuple[tuple[str, Node], ...], made: Mapping[Node, Node] | None = None
+    ) -> Graph:
+        """The graph with other outputs; `made` answers what stands for a node now."""
+        late = {name: (made or {}).get(node, node) for name, node in self.late.items()}
+        return replace(self, outputs=outputs, late=late)
 
 
-def toposort(roots: Iterable[Node]) -> list[Node]:
-    """Every node the roots need, each after its inputs; the order depends on the graph alone."""
+def waits_for(node: Node, late: Mapping[str, Node]) -> tuple[Node, ...]:
+    """What must be computed before `node`: its inputs, and what gives the numbers of symbols it mentions."""
+    if not late:
+        return node.inputs
+    givers = (late.get(name) for name in mentioned(node))
+    found = (g for g in givers if g is not None and g is not node)
+    return tuple(dict.fromkeys((*node.inputs, *found)))
+
+
+def mentioned(node: Node) -> tuple[str, ...]:
+    """The names of the symbols in the node's extents and attributes."""
+    found: dict[str, None] = {}
+    stack: list[Any] = [node.shape, *(value for _, value in node.attrs)]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, Dim):
+            found.update(dict.fromkeys(s.name for s in symbols_of(value)))
+        elif isinstance(value, tuple):
+            stack.extend(value)
+    return tuple(found)
+
+
+def toposort(roots: Iterable[Node], late: Mapping[str, Node] | None = None) -> list[Node]:
+    """Every node the roots need, each after what it waits for; the order depends on the graph alone."""
+    givers = late or {}
     order: list[Node] = []
     seen: set[Node] = set()
     for root in roots:
@@ -187,7 +223,8 @@ def toposort(roots: Iterable[Node]) -> list[Node]:
             elif node not in seen:
                 seen.add(node)
                 stack.append((node, True))
-                stack.extend((i, False) for i in reversed(node.inputs) if i not in seen)
+                needed = waits_for(node, givers)
+                stack.extend((i, False) for i in reversed(needed) if i not in seen)
     return order
 
 
@@ -215,7 +252,7 @@ def map_graph(graph: Graph, change: Callable[[Node], Node | None]) -> Graph:
         _inherit(origins, made[node], graph.origins.get(node, ()))
     outputs = tuple((name, made[node]) for name, node in graph.outputs)
     inputs = tuple(made.get(i, i) for i in graph.inputs)
-    return Graph(inputs, outputs, origins, graph.guards)
+    return replace(graph.changed(outputs, made), inputs=inputs, origins=origins)
 
 
 def _inherit(origins: dict[Node, tuple[str, ...]], node: Node, names: tuple[str, ...]) -> None:
@@ -261,23 +298,61 @@ def bind_partial(value: Any, symbols: Mapping[str, DimLike]) -> Any:
     return value
 
 
+Foreign = Callable[[bytes, list[np.ndarray]], Sequence[np.ndarray]]
+
+
 def evaluate(
-    graph: Graph, feeds: Mapping[str, np.ndarray], symbols: Mapping[str, int]
+    graph: Graph,
+    feeds: Mapping[str, np.ndarray],
+    symbols: Mapping[str, int],
+    foreign: Foreign | None = None,
 ) -> dict[str, np.ndarray]:
     """The graph's outputs by name, computed node by node in numpy: the meaning of a primitive graph.
 
     feeds: arrays by input name, of exactly the declared types. symbols: the numbers of the free dimensions.
+    foreign: runs a serialized one-operator model on its inputs, for the nodes that are foreign.
     """
     values: dict[Node, np.ndarray] = {}
+    extents = dict(symbols)
+    calls: dict[Hashable, Sequence[np.ndarray]] = {}
     for node in graph.nodes():
-        attrs = {k: bind(v, symbols) for k, v in node.attrs}
         if node.name == "input":
             values[node] = np.asarray(feeds[node.attr("name")])
+        elif node.name == "foreign":
+            arrays = [values[i] for i in node.inputs]
+            values[node] = call_foreign(node, arrays, extents, calls, foreign)
         else:
+            attrs = {k: bind(v, extents) for k, v in node.attrs}
             result = node.primitive.reference(*(values[i] for i in node.inputs), **attrs)
             values[node] = np.asarray(result)
-        want = bind(node.shape, symbols)
+        want = bind(node.shape, extents)
         if values[node].shape != want or from_numpy(values[node].dtype).bits != node.dtype.bits:
             got = f"{values[node].dtype}{values[node].shape}"
             raise AssertionError(f"{node} evaluated to {got}, not {node.dtype}{want}")
     return {name: values[node] for name, node in graph.outputs}
+
+
+def call_foreign(
+    node: Node,
+    arrays: list[np.ndarray],
+    extents: dict[str, int],
+    calls: dict[Hashable, Sequence[np.ndarray]],
+    foreign: Foreign | None,
+) -> np.ndarray:
+    """The value of a foreign node; `extents` learns its fresh symbols, `calls` keeps what an operator gave at once."""
+    if foreign is None:
+        raise ValueError(f"{node.attr('key')} is foreign, and nothing is given to run it")
+    key = (node.attr("key"), node.inputs)
+    if key not in calls:
+        calls[key] = foreign(node.attr("model").array.tobytes(), arrays)
+    value = np.asarray(calls[key][node.attr("output")])
+    for extent, n in zip(node.shape, value.shape):
+        if isinstance(extent, Dim) and (name := plain_symbol(extent)) is not None:
+            extents.setdefault(name, n)
+    return value
+
+
+def plain_symbol(extent: Dim) -> str | None:
+    """The name of the symbol that the extent is, None when it is an expression."""
+    found = symbols_of(extent)
+    return found[0].name if len(found) == 1 and extent is symbol(found[0].name, found[0].lower) else None

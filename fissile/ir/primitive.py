@@ -90,6 +90,15 @@ EXTENTS = _row(  # a small int64 tensor of shape arithmetic: `values` in row-maj
 )
 
 
+def _foreign_reference(*arrays: np.ndarray, key: str, **attrs: Any) -> np.ndarray:
+    raise ValueError(f"{key} is foreign: it has no meaning here")
+
+
+# Output number `output` of an operator that runs in Python: `model` is the serialized ONNX model of that one operator,
+# whose inputs are the node's; `key` tells operators apart (equal ones may draw different random numbers).
+FOREIGN = _row(Primitive("foreign", "opaque", _declared, _foreign_reference))
+
+
 def constant(array: np.ndarray, of: DType | None = None) -> Node:
     """A constant tensor; `of` is needed only for bfloat16, whose arrays are uint16."""
     row = of if of is not None else dtype(array.dtype.name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fissile.ir.dim import equal
 from fissile.ir.graph import Graph, Node, make, map_graph
 from fissile.ir.primitive import RESHAPE, pack
@@ -45,4 +47,4 @@ def own_outputs(graph: Graph) -> Graph:
         origins.setdefault(own, graph.origins.get(node, ()))
         taken.add(own)
         outputs.append((name, own))
-    return Graph(graph.inputs, tuple(outputs), origins, graph.guards)
+    return replace(graph.changed(tuple(outputs)), origins=origins)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fissile.errors import CompileError
 from fissile.ir.dim import DimLike
@@ -66,7 +66,7 @@ def rewrite(graph: Graph, rules: Sequence[Rule]) -> Rewritten:
         graph, counts = _sweep(graph, free, exact=False)
         fired.update(counts)
     guards = graph.guards + _lost_guards(before, graph)
-    return Rewritten(Graph(graph.inputs, graph.outputs, graph.origins, guards), dict(fired))
+    return Rewritten(replace(graph, guards=guards), dict(fired))
 
 
 def _lost_guards(before: list[tuple[Node, DimLike, DimLike]], graph: Graph) -> tuple[Guard, ...]:
@@ -116,12 +116,13 @@ def _sweep(graph: Graph, rules: dict[str, list[Rule]], exact: bool) -> tuple[Gra
         STEPS_PER_NODE * (len(nodes) + 100),
         origins=dict(graph.origins),
     )
-    for _, node in graph.outputs:
+    givers = [node for node in graph.late.values() if node in set(nodes)] if graph.late else []
+    for node in (*givers, *(node for _, node in graph.outputs)):
         _normalize(node, state)
     outputs = tuple((name, state.normal[node]) for name, node in graph.outputs)
-    result = Graph(graph.inputs, outputs, {}, graph.guards)
+    result = graph.changed(outputs, state.normal)
     origins = {n: state.origins[n] for n in result.nodes() if n in state.origins}
-    return Graph(graph.inputs, outputs, origins, graph.guards), state.fired
+    return replace(result, origins=origins), state.fired
 
 
 def _normalize(root: Node, state: _Pass) -> None:

@@ -25,7 +25,9 @@ GROWTH = 2  # a larger one may be this much larger than the constants it is made
 MAX_ELEMENTS = 1 << 26  # nothing is folded by going over more elements
 
 _FOLDED = tuple(
-    p.name for p in PRIMITIVES.values() if p.name not in ("input", "constant", "broadcast")
+    p.name
+    for p in PRIMITIVES.values()
+    if p.name not in ("input", "constant", "broadcast", "foreign")
 )
 _MOVES_ONLY = ("layout", "leaf")
 

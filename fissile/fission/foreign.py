@@ -1,0 +1,208 @@
+"""Operators without a native definition: nodes that run in Python between native segments (DESIGN 3.1).
+
+In: an operator and its inputs as nodes. Out: one `foreign` node per output, which carries the ONNX
+model of that operator alone. Invariant: element types and ranks are known; an extent that depends
+on data is a fresh symbol, named after the operator and the axis, whose number its node gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+from onnx import shape_inference
+from onnx.reference import ReferenceEvaluator
+
+from fissile.errors import Place
+from fissile.fission.build import dtype_of_onnx
+from fissile.fission.table import Refusal
+from fissile.frontend import Operator, OperatorGraph, single_model, values_read
+from fissile.ir.dim import Dim, DimLike, symbol
+from fissile.ir.dtype import DType
+from fissile.ir.graph import Node, data, make, mentioned
+from fissile.ir.primitive import FOREIGN, constant_value
+
+_KNOWN_SIZE = 4096  # elements of a constant that inference of types may look into
+
+
+@dataclass
+class Foreigners:
+    """The foreign operators met so far, the symbols their extents brought in, and the names in use."""
+
+    places: list[Place] = field(default_factory=list)
+    late: dict[str, Node] = field(default_factory=dict)
+    keys: set[str] = field(default_factory=set)
+    symbols: set[str] = field(default_factory=set)
+
+    def key(self, name: str) -> str:
+        """A name for one more foreign operator, its own."""
+        return _unused(name, self.keys)
+
+    def fresh(self, key: str, output: int, axis: int) -> Dim:
+        """A symbol for an extent that depends on data."""
+        text = f"{key}:{axis}" if output == 0 else f"{key}:{output}:{axis}"
+        return symbol(_unused(text.replace("`", "'"), self.symbols))
+
+
+def _unused(name: str, taken: set[str]) -> str:
+    found, count = name, 1
+    while found in taken:
+        count += 1
+        found = f"{name}#{count}"
+    taken.add(found)
+    return found
+
+
+def foreign_nodes(
+    found: Foreigners, operator: Operator, values: Mapping[str, Node | None], reason: str
+) -> tuple[Node | None, ...]:
+    """The outputs of `operator` as foreign nodes. Refusal when it cannot run in Python or its types are not known.
+
+    values: the nodes of everything in scope, by name. reason: why there is no native definition.
+    """
+    names = values_read(operator)
+    inputs = [values[n] for n in names]
+    if any(node is None for node in inputs):
+        raise Refusal("it reads a value that has no native definition")
+    nodes = {n: node for n, node in zip(names, inputs) if node is not None}
+    dims: dict[str, Dim] = {}
+    types = {n: (x.dtype.name, [_label(d, dims) for d in x.shape]) for n, x in nodes.items()}
+    model = single_model(operator, types)
+    _check_runs(model)
+    kinds = _inferred(operator, nodes, types)
+    key = found.key(operator.where)
+    content = data(np.frombuffer(model.SerializeToString(deterministic=True), np.uint8))
+    results: list[Node | None] = []
+    unknown: dict[str, Dim] = {}
+    number = 0
+    for name in operator.outputs:
+        if not name:
+            results.append(None)
+            continue
+        of, extents = kinds[name]
+        shape = tuple(
+            _extent(found, d, dims, unknown, (key, number, a)) for a, d in enumerate(extents)
+        )
+        attrs = {"key": key, "output": number, "dtype": of.name, "shape": shape}
+        results.append(make(FOREIGN, *nodes.values(), model=content, **attrs))
+        number += 1
+    for node in results:
+        fresh = () if node is None else [s for s in mentioned(node) if s in found.symbols]
+        for name in fresh:
+            if node is not None:
+                found.late.setdefault(name, node)
+    found.places.append(Place(operator.where, operator.title, reason))
+    return tuple(results)
+
+
+def _label(extent: DimLike, dims: dict[str, Dim]) -> int | str:
+    """An extent as inference sees it: equal ones have equal names."""
+    if not isinstance(extent, Dim):
+        return int(extent)
+    for name, known in dims.items():
+        if known is extent:
+            return name
+    name = f"extent{len(dims)}"
+    dims[name] = extent
+    return name
+
+
+def _extent(
+    found: Foreigners,
+    inferred: int | str | None,
+    dims: Mapping[str, Dim],
+    unknown: dict[str, Dim],
+    place: tuple[str, int, int],
+) -> DimLike:
+    if isinstance(inferred, int):
+        return inferred
+    if inferred is None:
+        return found.fresh(*place)
+    if inferred in dims:
+        return dims[inferred]
+    if inferred not in unknown:
+        unknown[inferred] = found.fresh(*place)
+    return unknown[inferred]
+
+
+# ---- what the onnx package knows -----------------------------------------------------------------
+
+Kind = tuple[DType, Sequence[int | str | None]]
+
+
+def _check_runs(model: onnx.ModelProto) -> None:
+    """Refusal when the reference evaluator does not know the operator, or one inside its subgraphs."""
+    try:
+        ReferenceEvaluator(model)
+    except (NotImplementedError, RuntimeError, ValueError, TypeError, KeyError) as error:
+        raise Refusal(f"no native definition, and Python cannot run it: {_line(error)}") from error
+
+
+def _inferred(
+    operator: Operator,
+    nodes: Mapping[str, Node],
+    types: Mapping[str, tuple[str, Sequence[int | str]]],
+) -> dict[str, Kind]:
+    """Element type and extents of every named output; an extent is None, or a name of its own, when not known."""
+    constants = {n: v for n, x in nodes.items() if (v := _small(x)) is not None}
+    model = single_model(operator, types, constants)
+    try:
+        done = shape_inference.infer_shapes(model, data_prop=True)
+    except (shape_inference.InferenceError, RuntimeError) as error:
+        raise Refusal(f"its types are not known: {_line(error)}") from error
+    kinds: dict[str, Kind] = {}
+    for info in done.graph.output:
+        kind = info.type.WhichOneof("value")
+        if kind not in (None, "tensor_type"):
+            raise Refusal(f"its output {info.name!r} is a {kind.removesuffix('_type')}")
+        tensor = info.type.tensor_type
+        if tensor.elem_type == onnx.TensorProto.UNDEFINED:
+            raise Refusal(f"the element type of its output {info.name!r} is not known")
+        of = dtype_of_onnx(tensor.elem_type)
+        if tensor.HasField("shape"):
+            kinds[info.name] = of, [_dimension(d) for d in tensor.shape.dim]
+        else:
+            kinds[info.name] = of, _declared(operator, info.name, nodes)
+    return kinds
+
+
+def _small(node: Node) -> np.ndarray | None:
+    value = constant_value(node)
+    plain = value is not None and value.dtype == node.dtype.numpy and node.dtype.name != "bfloat16"
+    return value if plain and value is not None and value.size <= _KNOWN_SIZE else None
+
+
+def _dimension(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
+    if dim.HasField("dim_value"):
+        return int(dim.dim_value)
+    return str(dim.dim_param) or None
+
+
+def _declared(
+    operator: Operator, name: str, nodes: Mapping[str, Node]
+) -> Sequence[int | str | None]:
+    """An output's rank where inference gives up: a loop may change extents of what it carries, not the rank.
+
+    What the body declares is believed, else the rank of the initial value; a run that finds another rank fails.
+    """
+    place = operator.outputs.index(name)
+    body = operator.attr("body")
+    if operator.type == "Loop" and isinstance(body, OperatorGraph):
+        carried = len(operator.inputs) - 2
+        shape = body.outputs[place + 1].shape
+        if shape is not None:
+            return [None] * (len(shape) + (place >= carried))
+        if place < carried:
+            return [None] * nodes[operator.inputs[place + 2]].type.rank
+    if operator.type == "If":
+        for branch in ("then_branch", "else_branch"):
+            shape = operator.attr(branch).outputs[place].shape
+            if shape is not None:
+                return [None] * len(shape)
+    raise Refusal(f"the rank of its output {name!r} is not known")
+
+
+def _line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0][:200]
