@@ -45,7 +45,7 @@ from fissile.rewrite import canonicalize
 from fissile.runtime.artifact import Contents, TargetCode, artifact_bytes
 from fissile.runtime.weights import Weight, layout
 from fissile.schedule.kernel import Lowered
-from fissile.schedule.lower import lower
+from fissile.schedule.lower import lower_all
 from fissile.target import Target
 
 Progress = Callable[[Event], None]
@@ -236,8 +236,7 @@ def _constant(node: Node) -> np.ndarray:
 def _loops(kernels: Sequence[Kernel], target: Target) -> Loops:
     names: dict[L.Function, str] = {}
     lowered: list[tuple[str, Lowered]] = []
-    for kernel in kernels:
-        row = lower(kernel, target)
+    for row in lower_all(kernels, target):
         name = names.setdefault(row.function, f"k{len(names)}")
         lowered.append((name, row))
     functions = {name: replace(f, name=name) for f, name in names.items()}

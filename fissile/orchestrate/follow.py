@@ -37,7 +37,7 @@ def single_value(node: Node) -> L.Const | None:
     if value is None or value.size != 1:
         return None
     number = literal(value.reshape(()), node.dtype)
-    if node.dtype.is_float and not (number.value == int_or_zero(number.value)):
+    if node.dtype.is_float and number.value != int_or_zero(number.value):
         return None
     return number
 

@@ -1,7 +1,16 @@
-"""A kernel of the plan to its loop program, by what it is built around."""
+"""A kernel of the plan to its loop program, by what it is built around.
+
+In: kernels and a target. Out: for each a `Lowered`. Invariant: a loop program depends on the form of its kernel alone:
+what is computed, with the tensors numbered. So kernels of one form are lowered once, as layers of a network are.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+
+from fissile.ir.graph import Node
+from fissile.orchestrate.follow import single_value
 from fissile.orchestrate.plan import Anchor, Kernel
 from fissile.schedule.elementwise import lower_elementwise
 from fissile.schedule.kernel import Lowered
@@ -27,6 +36,59 @@ def lower(kernel: Kernel, target: Target) -> Lowered:
     if kernel.anchor is Anchor.SCAN:
         return lower_scan(kernel)
     return lower_elementwise(kernel)
+
+
+def lower_all(kernels: Sequence[Kernel], target: Target) -> list[Lowered]:
+    """`lower` of every kernel; of kernels that differ in their tensors alone the first is lowered."""
+    known: dict[Hashable, tuple[tuple[Node, ...], Lowered]] = {}
+    rows: list[Lowered] = []
+    for kernel in kernels:
+        key, nodes = form(kernel)
+        if key not in known:
+            known[key] = nodes, lower(kernel, target)
+        before, row = known[key]
+        now = dict(zip(before, nodes, strict=True))
+        arguments = tuple(now[a] if isinstance(a, Node) else a for a in row.arguments)
+        rows.append(replace(row, arguments=arguments))
+    return rows
+
+
+def form(kernel: Kernel) -> tuple[Hashable, tuple[Node, ...]]:
+    """What lowering sees of a kernel with its nodes numbered, and the nodes in the order of their numbers."""
+    numbers: dict[Node, int] = {}
+    rows: list[Hashable] = []
+    stack = [*reversed((*kernel.inputs, *kernel.nodes, *kernel.outputs))]
+    while stack:
+        node = stack[-1]
+        sources = _sources(kernel, node)
+        pending = [n for n in sources if n not in numbers]
+        if pending and node not in numbers:
+            stack.extend(reversed(pending))
+            continue
+        stack.pop()
+        if node not in numbers:
+            numbers[node] = len(numbers)
+            rows.append((*_description(node), tuple(numbers[n] for n in sources)))
+    sets = (kernel.inputs, kernel.nodes, kernel.outputs)
+    order = tuple(tuple(numbers[n] for n in nodes) for nodes in sets)
+    return (kernel.anchor, kernel.piece, order, tuple(rows)), tuple(numbers)
+
+
+def _sources(kernel: Kernel, node: Node) -> tuple[Node, ...]:
+    """The inputs of a node that the kernel computes or reads."""
+    if node in kernel.inputs:
+        return ()
+    if kernel.anchor is Anchor.PIECE and node is kernel.nodes[0]:
+        return (node.inputs[kernel.piece],)
+    return node.inputs
+
+
+def _description(node: Node) -> tuple[Hashable, ...]:
+    """A node without its inputs: their types alone, and of a constant only what becomes a literal."""
+    attrs: Hashable = node.attrs
+    if node.name in ("constant", "input"):
+        attrs = single_value(node)
+    return node.primitive, attrs, node.type, tuple(n.type for n in node.inputs)
 
 
 def _lanes(kernel: Kernel, target: Target) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fissile.codegen import build
-from fissile.codegen.build import compile_modules, function_names, worker_count
+from fissile.codegen.build import compile_modules, compiling, function_names, worker_count
 from fissile.codegen.link import link
 from fissile.errors import CompileError
 from fissile.target import named
@@ -56,3 +56,27 @@ def test_a_crash_of_llvm_is_an_error_that_names_the_functions() -> None:
 
 def test_functions_of_a_text() -> None:
     assert function_names(module("one", 1) + module("two", 2)) == ["one", "two"]
+
+
+def test_modules_may_be_added_while_others_compile() -> None:
+    with compiling(TARGET, jobs=2) as work:
+        for i in range(4):
+            work.add(module(f"k{i}", i) + "; " + "x" * build.SMALL)
+        objects = work.objects()
+    assert [list(link([data]).symbols) for data in objects] == [[f"k{i}"] for i in range(4)]
+
+
+def give_up(started: list[build.Compiling]) -> None:
+    with compiling(TARGET, jobs=2) as work:
+        started.append(work)
+        for i in range(20):
+            work.add(module(f"k{i}", i) + "; " + "x" * build.SMALL)
+        raise ZeroDivisionError
+
+
+def test_no_worker_outlives_an_error_elsewhere() -> None:
+    started: list[build.Compiling] = []
+    with pytest.raises(ZeroDivisionError):
+        give_up(started)
+    assert all(worker.poll() is not None for worker in started[0].workers)
+    assert not any(thread.is_alive() for thread in started[0].threads)
