@@ -55,22 +55,23 @@ Read = Callable[[int, L.Expr], L.Expr]
 
 
 def accumulate(
-    rows: int, panels: int, left: Read, right: Read, sums: L.Buffer, depth: L.Expr
+    rows: int, width: int, left: Read, right: Read, sums: L.Buffer, depth: L.Expr
 ) -> L.Stmt:
     """for k in depth: sums[i, 16 * p + lane] += left(i, k) * right(p, k), the lanes vectorized
 
     left(i, k): the scalar of row i. right(p, k): element `lane` (a variable of that name) of row k of panel p.
-    sums: a register buffer (rows, panels * 16).
+    sums: a register buffer (rows, width); width: some panels, or a half or quarter of one.
     """
     k, lane = L.var("k"), L.var("lane")
+    lanes = min(width, PANEL)
     updates: list[L.Stmt] = []
     for i in range(rows):
         scalar = left(i, k)
-        for p in range(panels):
+        for p in range(width // lanes):
             where = (L.const(i), L.plus(lane, p * PANEL))
             product = fused(scalar, right(p, k), L.Load(sums, where))
             updates.append(
-                L.For(lane, L.const(PANEL), L.Store(sums, where, product), L.Kind.VECTORIZED)
+                L.For(lane, L.const(lanes), L.Store(sums, where, product), L.Kind.VECTORIZED)
             )
     return L.For(k, depth, L.block(*updates))
 

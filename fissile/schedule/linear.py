@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fissile.ir import loop as L
-from fissile.ir.dim import DimLike, equal, max_, min_, product
+from fissile.ir.dim import DimLike, ceildiv, equal, max_, min_, product
 from fissile.ir.graph import Node
 from fissile.ir.primitive import PANEL, packed_extents, unflatten
 from fissile.microkernel.generate import (
@@ -26,6 +26,7 @@ from fissile.microkernel.generate import (
 from fissile.orchestrate.follow import Index, definition, push
 from fissile.orchestrate.plan import Kernel
 from fissile.schedule.kernel import Builder, Lowered
+from fissile.schedule.window import copy_window
 from fissile.target import Target
 
 DEPTH = 512  # most of k in a block: a panel of it is 32 KiB of float32
@@ -234,72 +235,78 @@ class _Linear:
         return L.For(i, L.plus(whole, rest), copy)
 
     def _copy_row(self, offset: L.Expr) -> L.Stmt:
-        """One row: run by run over the taps of a convolution, or in one run for a product."""
+        """One row of the block: the copy of a matrix row, or of a convolution's window (see `schedule.window`)."""
         space, root = self.build.space, self.root
         start, deep = self.names["start"], self.names["deep"]
-        lane = L.var("c")
-        if root.name == "matmul":
-            k = space.loop("k", self.size.depth)
-            value = self.left_value((k,))
-            value = L.substitute(value, {k: L.plus(start, lane)})
-            store = L.Store(self.packed, (L.plus(offset, lane),), value)
-            return L.For(lane, deep, store, L.Kind.VECTORIZED)
-        *sizes, channels = root.primitive.reduced(root) if root.primitive.reduced else (1, 1)
-        taps = [space.loop(f"tap{a}", d) for a, d in enumerate(sizes)]
-        channel = space.loop("channel", channels)
-        value = self.left_value((*taps, channel))
-        tap, low, high = L.var("tap"), L.var("low"), L.var("high")
-        width = space.extent(channels)
-        begin = L.times(tap, width)
-        where = dict(zip(taps, unflatten(tap, tuple(sizes), space.extent)))
-        value = L.substitute(value, {**where, channel: L.plus(low, lane)})
-        at = L.plus(offset, L.plus(L.minus(L.plus(begin, low), start), lane))
-        run: L.Stmt = _branched(value, lambda v: L.Store(self.packed, (at,), v), lane, L.minus(high, low))
-        run = L.Let(high, L.minimum(width, L.minus(L.plus(start, deep), begin)), run)
-        run = L.Let(low, L.op("max", L.const(0), L.minus(start, begin)), run)
-        first = L.quotient(start, width)
-        last = L.ceildiv(L.plus(start, deep), width)
-        shifted = L.var("t")
-        run = L.Let(tap, L.plus(first, shifted), run)
-        return L.For(shifted, L.minus(last, first), run)
+        if root.name == "conv":
+            extents = (*root.inputs[1].shape[:-1],)
+            return copy_window(space, extents, self.left_value, self.packed, offset, start, deep)
+        lane, k = L.var("c"), space.loop("k", self.size.depth)
+        value = L.substitute(self.left_value((k,)), {k: L.plus(start, lane)})
+        store = L.Store(self.packed, (L.plus(offset, lane),), value)
+        return L.For(lane, deep, store, L.Kind.VECTORIZED)
 
     # -------------------------------------------------------- panels and tiles
 
     def _panels(self) -> L.Stmt:
-        """for whole tiles of panels, then for single panels: for tiles of rows: one tile"""
-        space, shape = self.build.space, self.shape
-        wide = shape.panels * PANEL
+        """for tiles of several panels, for single panels, for what is left: for tiles of rows: one tile"""
+        space = self.build.space
         left = L.minus(space.extent(self.size.columns), self.names["column"])
         columns = L.minimum(space.extent(self.block.columns), left)
-        j, p = L.var("j"), L.var("p")
-        whole = L.quotient(columns, wide)
         statements: list[L.Stmt] = []
-        if _at_least(self.size.columns, wide):
-            body = self._rows(shape.panels, L.times(j, wide), None)
-            statements.append(L.For(j, whole, body))
-        if not _multiple(self.size.columns, wide):
-            done = L.times(whole, wide)
-            body = self._rows(1, L.plus(done, L.times(p, PANEL)), columns)
-            statements.append(L.For(p, L.ceildiv(L.minus(columns, done), PANEL), body))
+        done: L.Expr = L.const(0)
+        for width in _widths(self.size.columns, self.shape.panels):
+            j = L.var(f"j{len(statements)}")
+            column = L.plus(done, L.times(j, width))
+            ragged = width < PANEL or (width == PANEL and not _ends_narrow(self.size.columns))
+            rest = L.minus(columns, done)
+            count = L.ceildiv(rest, width) if ragged else L.quotient(rest, width)
+            body = self._rows(width, column, columns if ragged else None)
+            statements.append(L.For(j, count, body))
+            done = L.plus(done, L.times(L.quotient(rest, width), width))
         return L.block(*statements)
 
-    def _rows(self, panels: int, column: L.Expr, columns: L.Expr | None) -> L.Stmt:
+    def _rows(self, width: int, column: L.Expr, columns: L.Expr | None) -> L.Stmt:
         """Full tiles down the block, then tiles of `tail_rows` over what is left."""
         space, shape = self.build.space, self.shape
         left = L.minus(space.extent(self.size.rows), self.names["row"])
         count = L.minimum(space.extent(self.block.rows), left)
         i, tail = L.var("i"), L.var("tail")
         whole = L.quotient(count, shape.rows)
-        full = _Tile(self, shape.rows, panels, L.times(i, shape.rows), column, columns, None)
+        full = _Tile(self, shape.rows, width, L.times(i, shape.rows), column, columns, None)
         main = L.For(i, whole, full.body())
         if _multiple(self.size.rows, shape.rows):
             return main
         done = L.times(whole, shape.rows)
         first = L.plus(done, L.times(tail, shape.tail_rows))
         rest = L.ceildiv(L.minus(count, done), shape.tail_rows)
-        ragged = _Tile(self, shape.tail_rows, panels, first, column, columns, count)
+        ragged = _Tile(self, shape.tail_rows, width, first, column, columns, count)
         ends = L.For(tail, rest, ragged.body())
         return L.block(main, ends) if _at_least(self.size.rows, shape.rows) else ends
+
+
+def _widths(columns: DimLike, panels: int) -> list[int]:
+    """Widths of the tiles that cover the columns, wide ones first; the last may reach over the end."""
+    wide = panels * PANEL
+    if not isinstance(columns, int):
+        return [wide, PANEL] if panels > 1 else [PANEL]
+    widths = [wide] if columns >= wide else []
+    rest = columns % wide
+    if rest >= PANEL and panels > 1:
+        widths.append(PANEL)
+    if narrow := _narrow(columns % PANEL):
+        widths = [w for w in widths if w != narrow] + [narrow]
+    return widths
+
+
+def _narrow(rest: int) -> int:
+    """Width of a tile for the last columns of a panel: a quarter, half or all of it; 0 for none."""
+    return next((w for w in (PANEL // 4, PANEL // 2, PANEL) if 0 < rest <= w), 0)
+
+
+def _ends_narrow(columns: DimLike) -> bool:
+    """Whether single panels are all full: what is left behind them has a tile of its own, or there is none."""
+    return isinstance(columns, int) and _narrow(columns % PANEL) != PANEL
 
 
 def _at_least(extent: DimLike, count: int) -> bool:
@@ -318,33 +325,19 @@ def _share(extent: DimLike, most: int, unit: int) -> DimLike:
     if isinstance(extent, int):
         share = -(-extent // max(1, parts if isinstance(parts, int) else 1))
         return max(unit, -(-share // unit) * unit)
-    return max_(unit, min_(most, -(-extent // unit) * unit))  # not 0: it divides the extent
-
-
-def _branched(
-    value: L.Expr, make: Callable[[L.Expr], L.Stmt], lane: L.Var, count: L.Expr
-) -> L.Stmt:
-    """A run of stores; a selection that does not depend on the lane becomes a branch around the run."""
-    if isinstance(value, L.Op) and value.op == "select" and lane not in L.walk(value.args[0]):
-        condition, inside, outside = value.args
-        return L.If(
-            condition,
-            _branched(inside, make, lane, count),
-            _branched(outside, make, lane, count),
-        )
-    return L.For(lane, count, make(value), L.Kind.VECTORIZED)
+    even = ceildiv(extent, max_(1, parts))
+    return max_(unit, ceildiv(even, unit) * unit)  # not 0: it divides the extent
 
 
 class _Tile:
     """One register tile of a linear kernel at (first row, column) of its block."""
 
     def __init__(
-        self, linear: _Linear, rows: int, panels: int, first: L.Expr, column: L.Expr,
+        self, linear: _Linear, rows: int, width: int, first: L.Expr, column: L.Expr,
         columns: L.Expr | None, limit: L.Expr | None,
     ) -> None:  # fmt: skip
-        self.linear, self.rows, self.panels = linear, rows, panels
+        self.linear, self.rows, self.width = linear, rows, width
         self.first, self.column, self.columns, self.limit = first, column, columns, limit
-        self.width = panels * PANEL
         self.sums = L.buffer("sums", linear.dtype, (rows, self.width), L.Space.REGISTER)
         self.row0, self.column0 = L.var("tile_row"), L.var("tile_column")
 
@@ -398,7 +391,7 @@ class _Tile:
             offset = L.plus(base, L.times(stride, p))
             return L.Load(right, (L.plus(L.plus(offset, L.times(k, PANEL)), lane),))
 
-        loop = accumulate(self.rows, self.panels, left, read, self.sums, linear.names["deep"])
+        loop = accumulate(self.rows, self.width, left, read, self.sums, linear.names["deep"])
         loop = L.Let(k0, L.times(self.row0, linear.pitch), loop)
         return L.Let(base, start, loop)
 
