@@ -11,31 +11,25 @@ import os
 import sys
 import time
 import traceback
-import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any
 
 import click
 
-from fissile.console import plain, say, set_up, silent, versions, why_cores
-from fissile.errors import (
-    FileAccess,
-    FileMissing,
-    FissileError,
-    OptionError,
-    Place,
-    UnsupportedError,
-    did_you_mean,
+from fissile.commands.compare import bench_command
+from fissile.commands.opening import (
+    check_output,
+    compile_model,
+    existing,
+    is_cached,
+    open_model,
 )
-from fissile.options import ENVIRONMENT, Event, Options, environment, resolve_target
-from fissile.target import cpu_name, native
-
-if TYPE_CHECKING:
-    from fissile.runtime.executable import Executable
-
-Command = TypeVar("Command", bound=Callable[..., Any])
-Extent = int | tuple[int, int] | None
+from fissile.commands.options import common, compiling, parse_shapes, read_inputs, write_npz
+from fissile.console import plain, say, set_up, silent, versions, why_cores
+from fissile.errors import FileAccess, FissileError, Place, UnsupportedError, did_you_mean
+from fissile.options import ENVIRONMENT, Event, Options, environment
+from fissile.target import native
 
 EXAMPLES = """\b
 Examples:
@@ -99,31 +93,6 @@ def cli(context: click.Context, show_version: bool) -> None:
         print(context.get_help())
 
 
-def common(command: Command) -> Command:
-    """The options every command has."""
-    for option in (
-        click.option("-q", "--quiet", is_flag=True, help="Errors only."),
-        click.option("-v", "--verbose", is_flag=True, help="More detail; tracebacks."),
-        click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout."),
-    ):
-        command = option(command)
-    return command
-
-
-def compiling(command: Command) -> Command:
-    """The options of commands that may compile."""
-    for option in (
-        click.option("--threads", type=click.IntRange(min=1), help="Threads of one call."),
-        click.option("--target", default="native", show_default=True, help="Instruction set."),
-        click.option("--shape", "shapes", multiple=True, help="batch=1..16 or x:1..16,3,?,?"),
-        click.option("--disable", multiple=True, metavar="RULE", help="Leave a rewrite out."),
-        click.option("--foreign", type=click.Choice(["error", "warn", "allow"]), default="warn"),
-        click.option("--no-cache", is_flag=True, help="Neither read nor fill the compile cache."),
-    ):
-        command = option(command)
-    return common(command)
-
-
 @cli.command("compile")
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Default: MODEL's stem.fsl.")
@@ -136,9 +105,9 @@ def compile_command(
     started = time.perf_counter()
     set_up(quiet=quiet, verbose=choices.pop("verbose"))
     path = output or Path(f"{model.stem}.fsl")
-    _check_output(path, force)
+    check_output(path, force)
     stages: list[Event] = []
-    executable = _compile(model, quiet, stages, **choices)
+    executable = compile_model(model, quiet, stages, **choices)
     executable.save(path)
     size = path.stat().st_size
     seconds = time.perf_counter() - started
@@ -151,7 +120,7 @@ def compile_command(
     needs = "needs onnx for foreign nodes" if executable.foreign else "needs numpy only"
     print(plain(f"wrote    {path} · {size / 1e6:.1f} MB · {needs}"))
     if not quiet:
-        how = "from the compile cache" if _is_cached(stages) else "compiled"
+        how = "from the compile cache" if is_cached(stages) else "compiled"
         say(f"done in {seconds:.1f} s, {how}. Not tuned: nothing was measured.")
         say(f"next     fissile run {path}")
     return 0
@@ -174,14 +143,16 @@ def run_command(
 ) -> int:
     """Run MODEL (.onnx or .fsl); inputs that are not given are random."""
     set_up(quiet=quiet, verbose=choices.pop("verbose"))
-    extents = _low_ends(parse_shapes(choices["shapes"]))
-    executable = _open(model, quiet, **choices)
-    feeds = complete_feeds(executable, read_inputs(inputs, executable), extents, seed)
+    from fissile.compare.feeds import complete_feeds, low_ends
+
+    extents = low_ends(parse_shapes(choices["shapes"]))
+    executable = open_model(model, quiet, **choices)
+    feeds = complete_feeds(executable.inputs, read_inputs(inputs, executable), extents, seed)
     started = time.perf_counter()
     results = executable.run(feeds)
     seconds = time.perf_counter() - started
     if output is not None:
-        _write_npz(output, results)
+        write_npz(output, results)
     if as_json:
         print(json.dumps({"seconds": seconds, "outputs": _describe(results)}))
         return 0
@@ -199,7 +170,7 @@ def run_command(
 def check_command(model: Path, target: str, as_json: bool, quiet: bool, verbose: bool) -> int:
     """Say what of MODEL runs natively, without compiling; exit 3 if something does not run."""
     set_up(quiet=quiet, verbose=verbose)
-    _existing(model)
+    existing(model)
     from fissile import compiler
 
     try:
@@ -259,7 +230,7 @@ def show_command(
         hint = did_you_mean(stage, names)
         raise click.UsageError(f"no stage {stage!r}; stages: {', '.join(names)}. {hint}")
     text = compiler.show(
-        _existing(model),
+        existing(model),
         stage,
         target=target,
         shapes=parse_shapes(shapes),
@@ -337,230 +308,7 @@ def demo_command(threads: int | None, as_json: bool, quiet: bool, verbose: bool)
     return 0 if outcome.agrees else 1
 
 
-# ---- arguments -----------------------------------------------------------------------------------
-
-
-def parse_shapes(texts: Sequence[str]) -> dict[str, Any]:
-    """`batch=1..16` -> {"batch": (1, 16)}; `x:1..16,3,?` -> {"x": [(1, 16), 3, None]}."""
-    shapes: dict[str, Any] = {}
-    for text in texts:
-        name, separator, value = text.partition("=")
-        if separator:
-            shapes[name] = _extent(value, text)
-            continue
-        name, separator, value = text.rpartition(":")
-        if not separator or not name:
-            raise click.UsageError(f"--shape {text}: write batch=1..16 or x:1..16,3,224,224")
-        shapes[name] = [_extent(part, text) for part in value.split(",")]
-    return shapes
-
-
-def _extent(text: str, whole: str) -> Extent:
-    if text == "?":
-        return None
-    low, dots, high = text.partition("..")
-    if low.isdigit() and (high.isdigit() or not dots):
-        if not dots:
-            return int(low)
-        if int(low) <= int(high):
-            return int(low), int(high)
-    raise click.UsageError(f"--shape {whole}: {text!r} is no extent; write 8 or 1..16 or ?")
-
-
-def _low_ends(shapes: Mapping[str, Any]) -> dict[str, Any]:
-    """Each range replaced by its low end."""
-
-    def low(value: Any) -> Any:
-        if isinstance(value, list):
-            return [low(v) for v in value]
-        return value[0] if isinstance(value, tuple) else value
-
-    return {name: low(value) for name, value in shapes.items()}
-
-
-def read_inputs(texts: Sequence[str], executable: "Executable") -> dict[str, Any]:
-    """Arrays from `name=file.npy` and `file.npz` arguments."""
-    import numpy as np
-
-    feeds: dict[str, Any] = {}
-    for text in texts:
-        name, separator, path = text.partition("=")
-        try:
-            if separator:
-                feeds[name] = np.load(path, allow_pickle=False)
-            else:
-                with np.load(text, allow_pickle=False) as archive:
-                    feeds.update(archive)
-        except FileNotFoundError as error:
-            raise FileMissing("F501", f"--input {text}: no such file") from error
-        except ValueError as error:
-            raise FileAccess("F510", f"--input {text} is no array: {error}") from error
-    names = [info.name for info in executable.inputs]
-    for name in feeds:
-        if name not in names:
-            raise OptionError(
-                "F603",
-                f"the model has no input {name!r}",
-                reason=f"inputs: {', '.join(names)}",
-                remedy=did_you_mean(name, names),
-            )
-    return feeds
-
-
-def complete_feeds(
-    executable: "Executable", feeds: Mapping[str, Any], extents: Mapping[str, Any], seed: int
-) -> dict[str, Any]:
-    """`feeds` with random arrays for the missing inputs; free dimensions as in `extents`, else 1."""
-    import numpy as np
-
-    draw = np.random.default_rng(seed)
-    sizes = dict(extents)
-    for info in executable.inputs:
-        if info.name in feeds:
-            for name, size in zip(info.shape, np.shape(feeds[info.name]), strict=False):
-                if isinstance(name, str):
-                    sizes.setdefault(name, size)
-    complete = dict(feeds)
-    for info in executable.inputs:
-        if info.name not in complete:
-            own = extents.get(info.name)
-            own = own if isinstance(own, list) else [None] * len(info.shape)
-            shape = [_size(e, o, sizes) for e, o in zip(info.shape, own, strict=False)]
-            complete[info.name] = _draw(draw, shape, info.dtype)
-    return complete
-
-
-def _size(extent: int | str | None, own: int | None, sizes: Mapping[str, Any]) -> int:
-    if own is not None:
-        return own
-    if isinstance(extent, int):
-        return extent
-    return int(sizes.get(extent, 1)) if extent else 1
-
-
-def _draw(generator: Any, shape: Sequence[int], dtype: Any) -> Any:
-    if dtype.kind in "iub":
-        return generator.integers(0, 2, shape).astype(dtype)
-    return generator.standard_normal(shape).astype(dtype)
-
-
-def _write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
-    """What numpy.savez would write, but for any output name ("file" is one) and any file name."""
-    from numpy.lib import format as npy
-
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                npy.write_array(member, array, allow_pickle=False)
-
-
-# ---- work ----------------------------------------------------------------------------------------
-
-
-def _open(model: Path, quiet: bool, **choices: Any) -> "Executable":
-    """An artifact loaded, or a model compiled."""
-    import fissile
-
-    if _existing(model).suffix == ".fsl":
-        return fissile.load(model, threads=choices["threads"])
-    return _compile(model, quiet, [], **choices)
-
-
-def _compile(
-    model: Path,
-    quiet: bool,
-    stages: list[Event],
-    *,
-    threads: int | None,
-    target: str,
-    shapes: tuple[str, ...],
-    disable: tuple[str, ...],
-    foreign: Literal["error", "warn", "allow"],
-    no_cache: bool,
-) -> "Executable":
-    _existing(model)
-    from fissile import compiler
-
-    targets = target.split(",")
-
-    def progress(event: Event) -> None:
-        stages.append(event)
-        if not quiet and event.stage != "cached":
-            _print_event(event)
-        if not quiet and event.stage == "model":
-            _print_event(_target_line(targets, threads))
-
-    executable = compiler.compile(
-        model,
-        threads=threads,
-        target=targets[0] if len(targets) == 1 else targets,
-        shapes=parse_shapes(shapes) or None,
-        foreign=foreign,
-        options=Options(disable=disable),
-        cache=not no_cache,
-        progress=progress,
-    )
-    if _is_cached(stages) and not quiet:
-        for line in (_model_line(executable), _target_line(targets, threads), stages[0]):
-            _print_event(line)
-    return executable
-
-
-def _is_cached(stages: Sequence[Event]) -> bool:
-    return bool(stages) and stages[0].stage == "cached"
-
-
-def _model_line(executable: "Executable") -> Event:
-    def said(infos: Sequence[Any]) -> str:
-        shapes = (",".join("?" if e is None else str(e) for e in info.shape) for info in infos)
-        return ", ".join(f"{i.name} {i.dtype}[{s}]" for i, s in zip(infos, shapes, strict=True))
-
-    opset = executable.manifest["model"]["opset"]
-    megabytes = executable.memory().weights / 1e6
-    tensors = f"{said(executable.inputs)} → {said(executable.outputs)}"
-    return Event("model", f"opset {opset} · {megabytes:.1f} MB weights · {tensors}")
-
-
-def _target_line(targets: Sequence[str], threads: int | None) -> Event:
-    from fissile.runtime.threads import allowed_cpus, default_threads
-
-    names = ", ".join(resolve_target(name).name for name in targets)
-    here = f" (this CPU, {cpu_name()})" if targets == ["native"] else ""
-    count = threads or default_threads()
-    cores = allowed_cpus()
-    return Event(
-        "target",
-        f"{names}{here} · {count} thread{'s' * (count > 1)} "
-        f"({cores} core{'s' * (cores > 1)} allowed)",
-    )
-
-
-def _print_event(event: Event) -> None:
-    if event.seconds is not None:
-        say(f"{event.stage:12} {event.seconds:6.2f} s   {event.text}".rstrip())
-    elif event.text:
-        say(f"{event.stage:12} {event.text}")
-
-
-def _existing(model: Path) -> Path:
-    if not model.exists():
-        near = did_you_mean(model.name, [p.name for p in Path(model.parent).glob("*.*")])
-        raise FileMissing("F501", f"{model} does not exist", remedy=near)
-    return model
-
-
-def _check_output(path: Path, force: bool) -> None:
-    """Refuse before the work what could not be written after it."""
-    if path.is_dir():
-        raise FileAccess("F502", f"{path} is a folder", remedy=f"-o {path / 'model.fsl'}")
-    if path.exists() and not force:
-        with path.open("rb") as file:
-            if file.read(2) not in (b"PK", b""):
-                raise FileAccess("F511", f"{path} is no .fsl", remedy="--force overwrites it")
-    folder = path.resolve().parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        state = "cannot be written" if folder.is_dir() else "does not exist"
-        raise FileAccess("F502", f"{folder} {state}", remedy="-o PATH writes it elsewhere")
+cli.add_command(bench_command)
 
 
 # ---- looks ---------------------------------------------------------------------------------------

@@ -114,6 +114,11 @@ def show(
     return str(pipeline.show(_work(pipeline, request), stage))
 
 
+def model_hash(path: Path) -> str:
+    """The hash by which manifests name the model at `path`."""
+    return _source(path, None).sha256
+
+
 def stage_names() -> list[str]:
     """The names of the pipeline's stages, in order."""
     return [stage.name for stage in import_module("fissile.pipeline").STAGES]

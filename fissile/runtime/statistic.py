@@ -23,12 +23,16 @@ PERCENTILE = 10.0
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """seconds and cpu: per run, one entry per sample; switches: involuntary ones in the sample."""
+    """seconds and cpu: per run, one entry per sample; switches: involuntary ones in the sample.
+
+    whole: samples of a whole model, of which none is discarded.
+    """
 
     seconds: Array
     cpu: Array
     switches: Array
     threads: int = 1
+    whole: bool = False
 
     @property
     def disturbed(self) -> npt.NDArray[np.bool_]:
@@ -37,8 +41,8 @@ class Samples:
 
     @property
     def clean(self) -> Array:
-        """Seconds of the samples that count: for several threads all do, disturbed or not."""
-        if self.threads > 1 or self.disturbed.all():
+        """Seconds of the samples that count: for several threads and whole models all do."""
+        if self.threads > 1 or self.whole or self.disturbed.all():
             return self.seconds
         return np.asarray(self.seconds[~self.disturbed])
 
@@ -86,7 +90,9 @@ def compare(ours: Samples, other: Samples, seed: int = 0) -> Ratio:
     ratios = _resampled(other.clean, seed) / _resampled(ours.clean, seed + 1)
     low, high = (float(x) for x in np.percentile(ratios, (2.5, 97.5)))
     p10 = [float(np.percentile(s.clean, PERCENTILE)) for s in (ours, other)]
-    busy = any(s.threads == 1 and s.disturbed.mean() > BUSY_SHARE for s in (ours, other))
+    busy = any(
+        s.threads == 1 and not s.whole and s.disturbed.mean() > BUSY_SHARE for s in (ours, other)
+    )
     verdict: Verdict = "same"
     if busy:
         verdict = "inconclusive"

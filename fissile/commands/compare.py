@@ -1,0 +1,96 @@
+"""`fissile bench`: the commands that set fissile beside other engines.
+
+In: a model or an artifact, and engines. Out: a table on stdout, JSON in a file. Exit 3: it ran, and the answer is no.
+"""
+
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fissile.commands.opening import existing, open_model
+from fissile.commands.options import Command, choosing, parse_shapes, read_inputs, talking
+from fissile.console import plain, say, set_up, silent
+
+
+def rivals_option(default: str) -> Callable[[Command], Command]:
+    """`--against A,B`."""
+    return click.option(
+        "--against", default=default, show_default=True, help="Engines, separated by commas."
+    )
+
+
+@click.command("bench")
+@click.argument("model", type=click.Path(path_type=Path))
+@rivals_option("onnxruntime,openvino")
+@click.option("--model", "source", type=click.Path(path_type=Path), help="The .onnx of a .fsl.")
+@click.option("--input", "inputs", multiple=True, help="x=file.npy, or a .npz with all inputs.")
+@click.option("--seed", default=0, show_default=True, help="Of inputs that are not given.")
+@click.option("--rounds", default=40, show_default=True, type=click.IntRange(min=5))
+@click.option("--seconds", default=60.0, show_default=True, help="At most, per thread count.")
+@click.option(
+    "--json", "file", is_flag=False, flag_value="-", help="Records and samples to FILE or stdout."
+)
+@click.option("--fail-below", type=float, help="Exit 3 if a ratio is below this.")
+@click.option("--threads", "counts", default="1", show_default=True, help="One or several: 1,2")
+@choosing
+@talking
+def bench_command(
+    model: Path,
+    against: str,
+    source: Path | None,
+    inputs: tuple[str, ...],
+    seed: int,
+    rounds: int,
+    seconds: float,
+    file: str | None,
+    fail_below: float | None,
+    counts: str,
+    quiet: bool,
+    **choices: Any,
+) -> int:
+    """Time MODEL (.onnx or .fsl) beside other engines, interleaved, each in its own process."""
+    set_up(quiet=quiet, verbose=choices.pop("verbose"))
+    from fissile.compare import bench, feeds, pair, table
+    from fissile.runtime.machine import facts
+
+    silence = quiet or file == "-"
+    rivals = tuple(name for name in against.split(",") if name)
+    bench.check_engines(rivals)
+    threads = _counts(counts)
+    machine = facts()  # before the work, whose load would be shown otherwise
+    executable = open_model(existing(model), silence, **choices | {"threads": threads[-1]})
+    given = read_inputs(inputs, executable)
+    extents = feeds.low_ends(parse_shapes(choices["shapes"]))
+    arrays = feeds.complete_feeds(executable.inputs, given, extents, seed)
+    with tempfile.TemporaryDirectory() as folder:
+        artifact = model
+        if model.suffix == ".fsl":
+            if rivals:
+                source = pair.find_model(model, executable.manifest, source)
+        else:
+            artifact, source = Path(folder) / "model.fsl", model
+            executable.save(artifact)
+        request = bench.Request(
+            artifact, source or model, arrays, rivals, threads, rounds, seconds, seed
+        )
+        found = bench.bench(request, silent if silence else say)
+    document = {"machine": machine, **found.as_dict()}
+    if file == "-":
+        print(json.dumps(document))
+    else:
+        print(plain(table.text(found, machine)))
+        if file is not None:
+            Path(file).write_text(json.dumps(document), encoding="utf-8")
+    low = [r for r in found.rivals() if fail_below is not None and r.ratio < fail_below]
+    return 3 if low else 0
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    parts = text.split(",")
+    if not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise click.UsageError(f"--threads {text}: write 1 or 1,2")
+    return tuple(dict.fromkeys(int(part) for part in parts))
