@@ -26,7 +26,8 @@ LARGE = (97, 130, 257, 300, 530)
 FREE = (0, 1, 2, 3, 5, 6, 7, 12, 13, 14, 15, 16, 17, 31, 37, 48, 97)
 FLOATS = (FLOAT32, FLOAT64)
 NUMBERS = (FLOAT32, FLOAT64, INT32, INT64, UINT8)
-SPECIAL = (0.0, -0.0, 1.0, -1.5, math.inf, -math.inf, math.nan, 3e38, -3e38, 1e-41, -1e-45, 0.5)
+ODD = (0.0, -0.0, 1.0, -1.5, math.inf, -math.inf, math.nan, 1e-41, -1e-45, 0.5)
+SPECIAL = (*ODD, 3e38, -3e38)
 Draw = Callable[[Any], Any]
 
 
@@ -34,7 +35,8 @@ Draw = Callable[[Any], Any]
 class Case:
     """A graph, the assignments of its free dimensions to try, the seed of its inputs, and the kind of their values.
 
-    filling: "whole" (small integers: sums and products are exact), "real", or "special" (NaN, infinities, ...).
+    filling: "whole" (small integers: sums and products are exact), "real", "odd" (NaN, infinities, denormals), or
+    "special" (huge numbers, too: their sums depend on the order).
     """
 
     graph: Graph
@@ -57,9 +59,8 @@ class Case:
 
 @dataclass
 class _Pool:
-    """The tensors made so far."""
+    """The tensors made so far, and chance: `rng` is set anew before each operation, so that others may go."""
 
-    draw: Draw
     assignments: tuple[dict[str, int], ...]
     rng: np.random.Generator
     filling: str
@@ -67,14 +68,23 @@ class _Pool:
     inputs: list[Node] = field(default_factory=list)
 
     def choice(self, values: Sequence[Any]) -> Any:
-        return self.draw(st.sampled_from(list(values)))
+        return values[self.integer(0, len(values) - 1)]
+
+    def integer(self, low: int, high: int) -> int:
+        return int(self.rng.integers(low, high + 1))
+
+    def flip(self) -> bool:
+        return self.integer(0, 1) == 1
+
+    def order(self, count: int) -> tuple[int, ...]:
+        return tuple(int(k) for k in self.rng.permutation(count))
 
     def some(self, keep: Callable[[Node], bool] = lambda n: True) -> Node:
         """One of the tensors that `keep` holds for, the newest ones first in mind."""
         found = [n for n in self.nodes if keep(n)]
         if not found:
             raise ValueError("no such tensor")
-        recent = found[-4:] if self.draw(st.booleans()) else found
+        recent = found[-4:] if self.flip() else found
         node: Node = self.choice(recent)
         return node
 
@@ -88,7 +98,7 @@ class _Pool:
     def leaf(self, of: DType, shape: tuple[DimLike, ...]) -> Node:
         """A new input, or a constant where all extents are numbers."""
         static = all(isinstance(d, int) for d in shape)
-        if static and self.draw(st.booleans()):
+        if static and self.flip():
             numbers = tuple(int(d) for d in shape)  # type: ignore[arg-type]
             return constant(values_of(self.rng, of, numbers, self.filling), of)
         node = make(PRIMITIVES["input"], name=f"x{len(self.inputs)}", dtype=of.name, shape=shape)
@@ -109,8 +119,8 @@ def values_of(
         values = rng.integers(-3, 4, shape).astype(np.float64)
     else:
         values = rng.uniform(-2, 2, shape)
-        if filling == "special":
-            chosen = rng.choice(np.array(SPECIAL), shape)
+        if filling in ("odd", "special"):
+            chosen = rng.choice(np.array(ODD if filling == "odd" else SPECIAL), shape)
             values = np.where(rng.random(shape) < 0.3, chosen, values)
     if of is BFLOAT16:
         return to_bfloat16(values.astype(np.float32))
@@ -139,10 +149,10 @@ def _unary(p: _Pool) -> Node:
 
 def _like(p: _Pool, x: Node) -> Node:
     """A tensor of x's type: one that is there, or a new one broadcast to it."""
-    if p.draw(st.booleans()):
+    if p.flip():
         return p.some(lambda n: n.type == x.type)
-    shape = tuple(d if p.draw(st.booleans()) else 1 for d in x.shape)
-    cut = p.draw(st.integers(0, len(shape)))
+    shape = tuple(d if p.flip() else 1 for d in x.shape)
+    cut = p.integer(0, len(shape))
     leaf = p.leaf(x.dtype, shape[cut:])
     return leaf if leaf.shape == x.shape else _prim("broadcast", leaf, shape=x.shape)
 
@@ -151,7 +161,7 @@ def _binary(p: _Pool) -> Node:
     x = p.some(lambda n: n.dtype in NUMBERS)
     y = _like(p, x)
     names = (*_BINARY, "div") if p.filling == "real" and x.dtype.is_integer else _BINARY
-    pair = (x, y) if p.draw(st.booleans()) else (y, x)
+    pair = (x, y) if p.flip() else (y, x)
     return _prim(p.choice(names), *pair)
 
 
@@ -182,9 +192,9 @@ def _cast(p: _Pool) -> Node:
 
 
 def _axes(p: _Pool, x: Node) -> tuple[int, ...]:
-    axes = [a for a in range(x.type.rank) if p.draw(st.booleans())]
-    if p.draw(st.booleans()):
-        axes = list(range(p.draw(st.integers(0, x.type.rank)), x.type.rank))
+    axes = [a for a in range(x.type.rank) if p.flip()]
+    if p.flip():
+        axes = list(range(p.integer(0, x.type.rank), x.type.rank))
     return tuple(axes)
 
 
@@ -235,10 +245,10 @@ def _argument(p: _Pool) -> Node:
         return n.dtype in NUMBERS and n.type.rank > 0 and exact
 
     x = p.some(keep)
-    axis = p.draw(st.integers(0, x.type.rank - 1))
+    axis = p.integer(0, x.type.rank - 1)
     if any(bind(x.shape[axis], v) == 0 for v in p.assignments):
         raise ValueError("an empty axis has no winner")
-    return _prim(p.choice(("arg_max", "arg_min")), x, axis=axis, last=p.draw(st.booleans()))
+    return _prim(p.choice(("arg_max", "arg_min")), x, axis=axis, last=p.flip())
 
 
 def _matmul(p: _Pool) -> Node:
@@ -247,13 +257,13 @@ def _matmul(p: _Pool) -> Node:
     x = p.some(lambda n: n.dtype in (FLOAT32, FLOAT64, INT32) and n.type.rank >= 2)
     *batch, m, k = x.shape
     n = p.choice([*EXTENTS, *LARGE, m, k])
-    if p.draw(st.booleans()):
+    if p.flip():
         shape = (*batch, n, k)
         order = [*range(len(batch)), len(batch) + 1, len(batch)]
         y = _prim("transpose", p.leaf(x.dtype, shape), perm=tuple(order))
-    elif p.draw(st.booleans()):
+    elif p.flip():
         y = p.leaf(x.dtype, (*batch, k, n))
-    elif p.draw(st.booleans()):
+    elif p.flip():
         y = _prim("broadcast", p.leaf(x.dtype, (k, n)), shape=(*batch, k, n))
     else:
         y = p.some(lambda o: o.dtype is x.dtype and o.shape[:-1] == (*batch, k))
@@ -277,14 +287,35 @@ def _conv(p: _Pool) -> Node:
     return _prim("conv", x, w, groups=groups, strides=strides, dilations=dilations)
 
 
+def _block(p: _Pool) -> Node:
+    """A product or convolution with what often stands behind it."""
+    x = _matmul(p) if p.flip() else _conv(p)
+    for _ in range(p.integer(1, 4)):
+        kind = p.choice(("bias", "scale", "clamp", "add", "heads", "turn"))
+        if kind == "bias":
+            x = _prim("add", x, _prim("broadcast", p.leaf(x.dtype, x.shape[-1:]), shape=x.shape))
+        elif kind in ("scale", "clamp"):
+            one = constant(np.array(p.integer(0, 2), x.dtype.numpy))
+            name = "mul" if kind == "scale" else "max"
+            x = _prim(name, x, _prim("broadcast", one, shape=x.shape))
+        elif kind == "add":
+            x = _prim("add", p.leaf(x.dtype, x.shape), x)
+        elif kind == "heads" and isinstance(x.shape[-1], int):
+            width = p.choice([f for f in (1, 2, 4, 8, 16) if x.shape[-1] % f == 0])
+            x = _prim("reshape", x, shape=(*x.shape[:-1], x.shape[-1] // width, width))
+        elif kind == "turn" and x.type.rank > 2:
+            x = _prim("transpose", x, perm=(*p.order(x.type.rank - 1), x.type.rank - 1))
+    return x
+
+
 def _padded(p: _Pool, x: Node, sizes: Sequence[int], dilations: Sequence[int]) -> Node:
     """x padded so that at least one window fits."""
-    if p.draw(st.booleans()) and all(
+    if p.flip() and all(
         less_equal((s - 1) * d + 1, e) is True for s, d, e in zip(sizes, dilations, x.shape[1:])
     ):
         return x
     spans = [(s - 1) * d for s, d in zip(sizes, dilations, strict=True)]
-    low = (0, *(p.draw(st.integers(0, s)) for s in spans), 0)
+    low = (0, *(p.integer(0, s) for s in spans), 0)
     high = (0, *(s - at for s, at in zip(spans, low[1:])), 0)
     zero = data(np.array(0, x.dtype.numpy))
     return _prim("pad", x, low=low, high=high, value=zero)
@@ -292,7 +323,7 @@ def _padded(p: _Pool, x: Node, sizes: Sequence[int], dilations: Sequence[int]) -
 
 def _pool(p: _Pool) -> Node:
     x = p.some(lambda n: n.dtype in NUMBERS and n.type.rank >= 2)
-    axes = tuple(sorted({p.draw(st.integers(0, x.type.rank - 1)) for _ in range(2)}))
+    axes = tuple(sorted({p.integer(0, x.type.rank - 1) for _ in range(2)}))
     sizes = tuple(p.choice((1, 2, 3)) for _ in axes)
     if any(less_equal(s, x.shape[a]) is not True for a, s in zip(axes, sizes)):
         raise ValueError("the window must fit")
@@ -316,10 +347,10 @@ def _slice(p: _Pool) -> Node:
     starts, steps, shape = [], [], []
     for d in x.shape:
         least = lower_bound(d) or 0
-        start = p.draw(st.integers(0, min(least, 2)))
+        start = p.integer(0, min(least, 2))
         step = p.choice((1, 1, 2, 3))
         count: DimLike = (d - start + step - 1) // step
-        backwards = p.draw(st.integers(0, 4)) == 0
+        backwards = p.integer(0, 4) == 0
         starts.append(start + (count - 1) * step if backwards else start)
         steps.append(-step if backwards else step)
         shape.append(count)
@@ -328,25 +359,25 @@ def _slice(p: _Pool) -> Node:
 
 def _concat(p: _Pool) -> Node:
     x = p.some(lambda n: n.type.rank > 0)
-    axis = p.draw(st.integers(0, x.type.rank - 1))
+    axis = p.integer(0, x.type.rank - 1)
 
     def rest(n: Node) -> tuple[object, ...]:
         return (n.dtype, n.type.rank, *(d for a, d in enumerate(n.shape) if a != axis))
 
-    parts = [p.some(lambda n: rest(n) == rest(x)) for _ in range(p.draw(st.integers(1, 2)))]
+    parts = [p.some(lambda n: rest(n) == rest(x)) for _ in range(p.integer(1, 2))]
     return _prim("concat", x, *parts, axis=axis)
 
 
 def _transpose(p: _Pool) -> Node:
     x = p.some(lambda n: n.type.rank > 1)
-    return _prim("transpose", x, perm=tuple(p.draw(st.permutations(range(x.type.rank)))))
+    return _prim("transpose", x, perm=tuple(p.order(x.type.rank)))
 
 
 def _reshape(p: _Pool) -> Node:
     x = p.some()
     shape = list(x.shape)
-    for _ in range(p.draw(st.integers(1, 2))):
-        at = p.draw(st.integers(0, len(shape)))
+    for _ in range(p.integer(1, 2)):
+        at = p.integer(0, len(shape))
         kind = p.choice(("one", "merge", "split", "drop"))
         if kind == "one" and len(shape) < 5:
             shape.insert(at, 1)
@@ -362,19 +393,19 @@ def _reshape(p: _Pool) -> Node:
 
 def _broadcast(p: _Pool) -> Node:
     x = p.some(lambda n: n.type.rank < 4)
-    new = tuple(p.choice(EXTENTS[:6]) for _ in range(p.draw(st.integers(0, 1))))
+    new = tuple(p.choice(EXTENTS[:6]) for _ in range(p.integer(0, 1)))
     wide = tuple(p.choice(EXTENTS) if equal(d, 1) is True else d for d in x.shape)
     return _prim("broadcast", x, shape=(*new, *wide))
 
 
 def _gather(p: _Pool) -> Node:
     x = p.some(lambda n: n.type.rank > 0)
-    axis = p.draw(st.integers(0, x.type.rank - 1))
+    axis = p.integer(0, x.type.rank - 1)
     if any(bind(x.shape[axis], v) == 0 for v in p.assignments):
         raise ValueError("nothing to gather")
-    shape = tuple(p.choice(EXTENTS[:8]) for _ in range(p.draw(st.integers(0, 2))))
+    shape = tuple(p.choice(EXTENTS[:8]) for _ in range(p.integer(0, 2)))
     known = [n for n in p.nodes if n.dtype is INT64 and n.type.rank <= 2]
-    indices = p.choice(known) if known and p.draw(st.booleans()) else p.leaf(INT64, shape)
+    indices = p.choice(known) if known and p.flip() else p.leaf(INT64, shape)
     return _prim("gather", x, indices, axis=axis)
 
 
@@ -393,7 +424,7 @@ def _extents(p: _Pool) -> Node:
 def _iota(p: _Pool) -> Node:
     x = p.some(lambda n: n.type.rank > 0)
     of = p.choice((FLOAT32, INT64))
-    return _prim("iota", dtype=of.name, shape=x.shape, axis=p.draw(st.integers(0, x.type.rank - 1)))
+    return _prim("iota", dtype=of.name, shape=x.shape, axis=p.integer(0, x.type.rank - 1))
 
 
 OPERATIONS: Mapping[str, Operation] = {
@@ -402,7 +433,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "argument": _argument, "matmul": _matmul, "conv": _conv, "pool": _pool, "pad": _pad,
     "slice": _slice, "concat": _concat, "transpose": _transpose, "reshape": _reshape,
     "broadcast": _broadcast, "gather": _gather, "dilate": _dilate, "extents": _extents,
-    "iota": _iota,
+    "iota": _iota, "block": _block,
 }  # fmt: skip
 _OFTEN = (
     "binary",
@@ -422,38 +453,43 @@ _OFTEN = (
 
 @st.composite
 def cases(draw: Draw) -> Case:
-    """A graph with everything needed to run it."""
-    names = ("a", "b")
-    count = draw(st.integers(0, 2))
-    assignments = tuple(
-        {n: draw(st.sampled_from(FREE)) for n in names[:count]} for _ in range(2 if count else 1)
-    )
+    """A graph with all that is needed to run it: its operations are drawn, their details follow from seeds."""
+    names = ("a", "b")[: draw(st.integers(0, 2))]
+    filling = draw(st.sampled_from(("whole", "real", "odd", "special")))
     seed = draw(st.integers(0, 2**16))
-    filling = draw(st.sampled_from(("whole", "real", "special")))
-    pool = _Pool(draw, assignments, np.random.default_rng(seed), filling)
-    _first(pool, names[:count])
-    for _ in range(draw(st.integers(1, 7))):
-        name = draw(st.sampled_from([*OPERATIONS, *_OFTEN]))
+    pool = _Pool((), np.random.default_rng(seed), filling)
+    pool.assignments = tuple(
+        {n: pool.choice(FREE) for n in names} for _ in range(2 if names else 1)
+    )
+    _first(pool, names)
+    steps = st.tuples(st.sampled_from([*OPERATIONS, *_OFTEN]), st.integers(0, 2**16))
+    for name, own in draw(st.lists(steps, min_size=1, max_size=10)):
+        pool.rng = np.random.default_rng((seed, own))
+        _apply(pool, name)
+    return Case(_graph(pool), pool.assignments, seed, filling, draw(st.booleans()))
+
+
+def _apply(pool: _Pool, name: str) -> None:
+    """Add what the operation makes; another one where it does not fit what is there."""
+    for trial in (name, *(pool.choice([*OPERATIONS, *_OFTEN]) for _ in range(6))):
         before = len(pool.inputs)
         try:
-            node = OPERATIONS[name](pool)
+            node = OPERATIONS[trial](pool)
         except ValueError:
-            del pool.inputs[before:]
-            continue
-        if pool.fits(node) and node not in pool.nodes:
+            node = None
+        if node is not None and pool.fits(node) and node not in pool.nodes:
             pool.nodes.append(node)
-        else:
-            del pool.inputs[before:]
-    return Case(_graph(pool), assignments, seed, filling, draw(st.booleans()))
+            return
+        del pool.inputs[before:]
 
 
 def _first(pool: _Pool, names: Sequence[str]) -> None:
     """One or two inputs that carry the free dimensions."""
     free = [symbol(n) for n in names]
-    rank = pool.draw(st.integers(max(1, len(free)), 4))
+    rank = pool.integer(max(1, len(free)), 4)
     sizes = EXTENTS[:12] if rank > 2 else (*EXTENTS, *LARGE)
     shape: list[DimLike] = [pool.choice(sizes) for _ in range(rank)]
-    places = pool.draw(st.permutations(range(rank)))
+    places = pool.order(rank)
     for name, place in zip(free, places):
         shape[place] = name
     of = pool.choice((FLOAT32, FLOAT32, FLOAT32, *NUMBERS, FLOAT16, BFLOAT16, BOOL))
@@ -467,9 +503,9 @@ def _first(pool: _Pool, names: Sequence[str]) -> None:
 def _graph(pool: _Pool) -> Graph:
     """Those made last are outputs, and some of the others."""
     read = {i for n in pool.nodes for i in n.inputs}
-    outputs = [n for n in pool.nodes if n not in read or pool.draw(st.integers(0, 5)) == 0]
+    outputs = [n for n in pool.nodes if n not in read or pool.integer(0, 5) == 0]
     named = tuple((f"y{k}", n) for k, n in enumerate(outputs))
-    if pool.draw(st.integers(0, 9)) == 0:
+    if pool.integer(0, 9) == 0:
         named = (*named, ("again", outputs[-1]))
     return Graph(tuple(pool.inputs), named)
 
