@@ -35,8 +35,9 @@ def tile_shape(target: Target, element_bytes: int, rows_hint: int | None) -> Til
     vectors = max(1, PANEL // target.lanes(element_bytes))  # registers per panel row
     room = target.vector_registers - 3
     if rows_hint is not None and rows_hint <= 4:
-        panels = max(1, min(4, room // (vectors * (rows_hint + 1))))
-        return TileShape(rows_hint, panels, rows_hint)
+        rows = max(1, rows_hint)
+        panels = max(1, min(4, room // (vectors * (rows + 1))))
+        return TileShape(rows, panels, rows)
     panels = 2 if vectors == 1 else 1
     most = max(1, (room - vectors * panels + 1) // (vectors * panels))
     rows = _least_waste(rows_hint, most)
