@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from fissile import cli
+from fissile.commands.options import parse_shapes
 
 
 @pytest.fixture(autouse=True)
@@ -106,7 +107,7 @@ def test_errors_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_shapes(text: str, shapes: dict[str, Any]) -> None:
-    assert cli.parse_shapes([text]) == shapes
+    assert parse_shapes([text]) == shapes
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,7 @@ def test_shapes(text: str, shapes: dict[str, Any]) -> None:
 )
 def test_bad_shapes(text: str) -> None:
     with pytest.raises(click.UsageError):
-        cli.parse_shapes([text])
+        parse_shapes([text])
 
 
 def test_cache_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -109,10 +109,11 @@ def _tap_by_tap(
 
 def _guard(value: L.Expr) -> tuple[L.Expr | None, L.Expr]:
     """(condition, element) of a guarded read, (None, element) of a plain one."""
-    if isinstance(value, L.Op) and value.op == "select" and isinstance(value.args[2], L.Const):
-        if value.args[2].value == 0:
-            return value.args[0], value.args[1]
-    return None, value
+    if not isinstance(value, L.Op) or value.op != "select":
+        return None, value
+    condition, inside, outside = value.args
+    is_zero = isinstance(outside, L.Const) and outside.value == 0
+    return (condition, inside) if is_zero else (None, value)
 
 
 def _contiguous(space: Space, element: L.Expr, tap: L.Var, channel: L.Var) -> bool:
