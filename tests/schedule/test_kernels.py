@@ -163,3 +163,28 @@ def test_groups_of_one_output_read_through_no_column() -> None:
 def test_a_small_type_reduced_over_strides() -> None:
     x = given("x", 3, 5, 2, of=UINT8)
     check(graph_of(prim("reduce_min", x, axes=(0, 2)), prim("reduce_min", x, axes=(0, 1, 2))))
+
+
+@pytest.mark.parametrize(("m", "n"), [(1, 5), (5, 5), (1, 0), (1, 1)])
+def test_an_extent_that_is_one_or_the_whole(m: int, n: int) -> None:
+    """Which of the two is known only at run time."""
+    x, y = given("x", symbol("m"), 3), given("y", symbol("n"), 3)
+    wide = prim("broadcast", x, shape=y.shape)
+    check(graph_of(prim("add", wide, y), prim("reduce_sum", wide, axes=(0,))), m=m, n=n)
+    product = prim("matmul", wide, given("z", 3, 4))
+    check(graph_of(product), m=m, n=n)
+
+
+def test_constants_inputs_and_repeated_tensors_as_outputs() -> None:
+    x = given("x", 2, 3)
+    table = constant(np.arange(6, dtype=np.float32).reshape(2, 3))
+    one = constant(np.array(2, np.float32))
+    total = prim("add", x, table)
+    check(graph_of(x, table, one, total, total, prim("transpose", total, perm=(1, 0))))
+
+
+@pytest.mark.parametrize("n", [0, 1, 3])
+def test_depth_of_several_blocks(n: int) -> None:
+    """Partial sums are kept between blocks of the depth, at ragged rows and columns."""
+    x, y = given("x", N, 530), given("y", 530, 3)
+    check(graph_of(prim("abs", prim("matmul", x, y))), n=n)
