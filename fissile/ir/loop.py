@@ -343,16 +343,21 @@ def children(e: Expr) -> tuple[Expr, ...]:
 
 def walk(e: Expr) -> Iterator[Expr]:
     """Every distinct subexpression once, operands before their users."""
-    seen: set[int] = set()
-    stack: list[tuple[Expr, bool]] = [(e, False)]
+    seen = {e}
+    stack = [(e, iter(children(e)))]
     while stack:
-        node, done = stack.pop()
-        if done:
+        node, rest = stack[-1]
+        for c in rest:
+            if c not in seen:
+                seen.add(c)
+                if isinstance(c, (Const, Var)):
+                    yield c
+                else:
+                    stack.append((c, iter(children(c))))
+                    break
+        else:
+            stack.pop()
             yield node
-        elif id(node) not in seen:
-            seen.add(id(node))
-            stack.append((node, True))
-            stack.extend((c, False) for c in reversed(children(node)))
 
 
 def mapper(change: Callable[[Expr], Expr | None]) -> Callable[[Expr], Expr]:
@@ -406,22 +411,33 @@ def map_stmt(
     s: Stmt, expr: Callable[[Expr], Expr], stmt: Callable[[Stmt], Stmt | None] = lambda s: None
 ) -> Stmt:
     """Rebuild `s` bottom up, every expression through `expr`; `stmt` may replace a rebuilt statement."""
-    new: Stmt
-    if isinstance(s, For):
-        new = For(s.var, expr(s.extent), map_stmt(s.body, expr, stmt), s.kind)
-    elif isinstance(s, Store):
-        new = Store(s.buffer, tuple(expr(i) for i in s.index), expr(s.value))
-    elif isinstance(s, If):
-        orelse = None if s.orelse is None else map_stmt(s.orelse, expr, stmt)
-        new = If(expr(s.condition), map_stmt(s.then, expr, stmt), orelse)
-    elif isinstance(s, Block):
-        new = block(*(map_stmt(b, expr, stmt) for b in s.body))
-    elif isinstance(s, Alloc):
-        new = Alloc(s.buffer, map_stmt(s.body, expr, stmt))
-    else:
-        new = Let(s.var, expr(s.value), map_stmt(s.body, expr, stmt))
+    new = _with_expressions(s, expr, lambda inner: map_stmt(inner, expr, stmt))
     changed = stmt(new)
     return new if changed is None else changed
+
+
+def _with_expressions(
+    s: Stmt, expr: Callable[[Expr], Expr], inside: Callable[[Stmt], Stmt]
+) -> Stmt:
+    """`s` with its expressions and inner statements exchanged; `s` itself where that changes nothing."""
+    if isinstance(s, Store):
+        index, value = tuple([expr(i) for i in s.index]), expr(s.value)
+        is_same = value is s.value and index == s.index
+        return s if is_same else Store(s.buffer, index, value)
+    if isinstance(s, For):
+        extent, body = expr(s.extent), inside(s.body)
+        is_same = body is s.body and extent is s.extent
+        return s if is_same else For(s.var, extent, body, s.kind)
+    if isinstance(s, Block):
+        parts = [inside(b) for b in s.body]
+        is_same = all(p is b and not isinstance(p, Block) for p, b in zip(parts, s.body))
+        return s if is_same and len(parts) != 1 else block(*parts)
+    if isinstance(s, If):
+        orelse = None if s.orelse is None else inside(s.orelse)
+        return If(expr(s.condition), inside(s.then), orelse)
+    if isinstance(s, Alloc):
+        return Alloc(s.buffer, inside(s.body))
+    return Let(s.var, expr(s.value), inside(s.body))
 
 
 def statements(s: Stmt) -> Iterator[Stmt]:
