@@ -14,9 +14,8 @@ from fissile.ir import loop as L
 from fissile.ir.dim import DimLike, equal, exact_div, less_equal, lower_bound
 from fissile.ir.dtype import INT64
 
-_OPAQUE_EXTENT = (
-    "extent "  # prefix of variables that stand for a symbolic extent while indices are built
-)
+LITERAL = 8  # extents up to this stay numbers in the code: unrolling and cheap division want them
+_OPAQUE_EXTENT = "extent "  # prefix of the variables that stand for an extent while indices are built
 
 
 @dataclass(frozen=True)
@@ -47,8 +46,8 @@ class Space:
         return variable
 
     def extent(self, dim: DimLike) -> L.Expr:
-        """`dim` as an expression: a literal, or a variable that `affine` turns back into the `Dim`."""
-        if isinstance(dim, int):
+        """`dim` as an expression: a small number, or a variable that `affine` turns back into the extent."""
+        if isinstance(dim, int) and abs(dim) <= LITERAL:
             return L.const(dim)
         variable = L.var(_OPAQUE_EXTENT + str(dim))
         self._dims[variable] = dim

@@ -100,7 +100,7 @@ def _nest(
     """for task: for row: for column (vectorized): store"""
     per_column = min_(columns, TASK_ELEMENTS) if isinstance(columns, int) else TASK_ELEMENTS
     per_row = max_(1, TASK_ELEMENTS // max_(1, columns))
-    tasks, task, part = grid(rows, per_row, columns, max_(1, per_column), build.space)
+    tasks, task, part = grid(build, rows, per_row, columns, max_(1, per_column))
     i, j = L.var("i"), L.var("j")
     here = {row: L.plus(part["first_row"], i), column: L.plus(part["first_column"], j)}
     body = L.block(
@@ -111,6 +111,6 @@ def _nest(
     )
     inner = L.For(j, part["columns"], body, L.Kind.VECTORIZED)
     nest = L.For(
-        task, build.space.extent(tasks), L.For(i, part["rows"], inner), L.Kind.PARALLEL
+        task, build.role("tasks", tasks), L.For(i, part["rows"], inner), L.Kind.PARALLEL
     )
     return build.lowered(nest, tasks)

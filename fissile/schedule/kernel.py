@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fissile.ir import loop as L
-from fissile.ir.affine import Space
+from fissile.ir.affine import LITERAL, Space
 from fissile.ir.dim import DimLike
 from fissile.ir.graph import Node
 from fissile.ir.primitive import flatten
@@ -18,7 +18,6 @@ from fissile.orchestrate.follow import Index, pull, single_value
 from fissile.orchestrate.plan import Kernel
 
 UNBOUNDED = 1 << 62  # extent of a parameter buffer: its size is the caller's business
-LITERAL = 8  # extents up to this stay numbers in the code
 TASK_ELEMENTS = 8192  # elements one task of a memory-bound kernel touches: its dispatch is then below 5 %
 
 
@@ -39,6 +38,7 @@ class Builder:
     space: Space = field(default_factory=Space)
     _buffers: dict[Node, L.Buffer] = field(default_factory=dict)
     _extents: dict[DimLike, L.Var] = field(default_factory=dict)
+    _roles: dict[L.Var, DimLike] = field(default_factory=dict)
 
     def tensor(self, node: Node) -> L.Buffer:
         """The parameter that holds a stored tensor: flat memory."""
@@ -54,6 +54,13 @@ class Builder:
         if dim not in self._extents:
             self._extents[dim] = L.var(f"n{len(self._extents)}")
         return self._extents[dim]
+
+    def role(self, name: str, dim: DimLike) -> L.Expr:
+        """An extent of the grid as a parameter of its own, so that its value does not shape the code; 1 stays a number."""
+        if isinstance(dim, int) and dim == 1:
+            return L.const(1)
+        self._roles[L.var(name)] = dim
+        return L.var(name)
 
     def load(self, node: Node, at: Index) -> L.Expr:
         """The element of a stored tensor at `at`."""
@@ -86,8 +93,10 @@ class Builder:
     def lowered(self, body: L.Stmt, tasks: DimLike) -> Lowered:
         """The function of `body` (extents may still be symbolic) with its arguments."""
         finished = hoist_divisions(self.finish(body))
-        params: tuple[L.Buffer | L.Var, ...] = (*self._buffers.values(), *self._extents.values())
-        arguments = (*self._buffers, *self._extents)
+        params: tuple[L.Buffer | L.Var, ...] = (
+            *self._buffers.values(), *self._extents.values(), *self._roles,
+        )  # fmt: skip
+        arguments = (*self._buffers, *self._extents, *self._roles.values())
         return Lowered(L.Function("kernel", params, finished), arguments, tasks)
 
 
@@ -148,27 +157,26 @@ def bound_variables(loop: L.For) -> set[L.Var]:
 
 
 def grid(
-    rows: DimLike, per_row: DimLike, columns: DimLike, per_column: DimLike, space: Space
+    build: Builder, rows: DimLike, per_row: DimLike, columns: DimLike, per_column: DimLike
 ) -> tuple[DimLike, L.Var, dict[str, L.Expr]]:
     """A grid of tasks over rows x columns, `per_row` and `per_column` of them in a task.
 
-    Answers the number of tasks, the task variable, and first_row, rows, first_column, columns of a task.
+    Answers the number of tasks, the task variable, and the expressions first_row, rows, first_column, columns of a task.
     """
-    from_extent = space.extent
     down, across = _ceildiv(rows, per_row), _ceildiv(columns, per_column)
-    task = L.var("task")
-    i = L.quotient(task, from_extent(across))
-    j = L.remainder(task, from_extent(across))
-    first_row = L.times(i, from_extent(per_row))
-    first_column = L.times(j, from_extent(per_column))
+    task, width = L.var("task"), build.role("across", across)
+    step = build.role("per_row", per_row)
+    first_row = L.times(L.quotient(task, width), step)
     parts = {
         "first_row": first_row,
-        "rows": L.minimum(from_extent(per_row), L.minus(from_extent(rows), first_row)),
-        "first_column": first_column,
-        "columns": L.minimum(
-            from_extent(per_column), L.minus(from_extent(columns), first_column)
-        ),
+        "rows": L.minimum(step, L.minus(build.role("rows", rows), first_row)),
+        "first_column": L.const(0),
+        "columns": build.role("columns", columns),
     }
+    if width is not L.const(1):
+        pace = build.role("per_column", per_column)
+        parts["first_column"] = L.times(L.remainder(task, width), pace)
+        parts["columns"] = L.minimum(pace, L.minus(parts["columns"], parts["first_column"]))
     return down * across, task, parts
 
 

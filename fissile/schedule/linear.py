@@ -175,31 +175,39 @@ class _Linear:
 
     def lower(self) -> Lowered:
         """The whole function."""
-        space, size, block = self.build.space, self.size, self.block
+        role, size, block = self.build.role, self.size, self.block
         down, across = -(-size.rows // block.rows), -(-size.columns // block.columns)
         tasks = size.matrices * down * across
-        task, part = L.var("task"), L.var("depth_block")
-        rest = L.remainder(task, space.extent(down * across))
-        first_row = L.times(L.quotient(rest, space.extent(across)), space.extent(block.rows))
-        first_column = L.times(L.remainder(rest, space.extent(across)), space.extent(block.columns))
+        task, part, rest = L.var("task"), L.var("depth_block"), L.var("task")
+        inside: L.Expr = rest
+        if equal(size.matrices, 1) is not True:
+            inside = L.remainder(task, role("tiles", down * across))
+        width = role("across", across)
+        keys = ("matrix", "row", "column", "start", "deep")
         names = [L.var(n) for n in ("at_matrix", "first_row", "first_column", "start", "deep")]
-        at_matrix, row0, column0, start, deep = names
-        self.part, self.names = part, dict(zip(("matrix", "row", "column", "start", "deep"), names))
+        self.part, self.names = part, dict(zip(keys, names))
+        matrix: L.Expr = L.const(0)
+        if equal(size.matrices, 1) is not True:
+            matrix = L.quotient(task, role("tiles", down * across))
+        values = (
+            matrix,
+            L.times(L.quotient(inside, width), role("block_rows", block.rows)),
+            L.times(L.remainder(inside, width), role("block_columns", block.columns)),
+            L.times(part, role("block_depth", block.depth)),
+            L.minimum(
+                role("block_depth", block.depth), L.minus(role("depth", size.depth), names[3])
+            ),
+        )
         body: L.Stmt = L.block(self._pack_left(), self._panels())
-        depth = space.extent(block.depth)
-        body = L.Let(deep, L.minimum(depth, L.minus(space.extent(size.depth), start)), body)
-        body = L.Let(start, L.times(part, depth), body)
+        for name, value in reversed(list(zip(names[3:], values[3:]))):
+            body = L.Let(name, value, body)
         blocks = max_(1, -(-size.depth // block.depth))  # a sum of nothing is stored, too
-        body = L.For(part, space.extent(blocks), body)
-        for name, value in (
-            (column0, first_column),
-            (row0, first_row),
-            (at_matrix, L.quotient(task, space.extent(down * across))),
-        ):
+        body = L.For(part, role("blocks", blocks), body)
+        for name, value in reversed(list(zip(names[:3], values[:3]))):
             body = L.Let(name, value, body)
         for buffer in (self.partial, self.packed):
             body = L.Alloc(buffer, body)
-        nest = L.For(task, space.extent(tasks), body, L.Kind.PARALLEL)
+        nest = L.For(task, role("tasks", tasks), body, L.Kind.PARALLEL)
         return self.build.lowered(nest, tasks)
 
     @property
@@ -222,16 +230,21 @@ class _Linear:
 
     def _pack_left(self) -> L.Stmt:
         """rows[i, k] = left(first_row + i, start + k) for the rows of the block."""
-        space = self.build.space
+        role = self.build.role
         i, shape = L.var("i"), self.shape
-        all_rows = space.extent(self.size.rows)
-        count = L.minimum(space.extent(self.block.rows), L.minus(all_rows, self.names["row"]))
+        all_rows = role("rows", self.size.rows)
+        count = self._row_count()
         whole = L.times(L.quotient(count, shape.rows), shape.rows)
         rest = L.times(L.ceildiv(L.minus(count, whole), shape.tail_rows), shape.tail_rows)
         row = L.minimum(L.plus(self.names["row"], i), L.minus(all_rows, 1))  # idle rows repeat the last
         here = {self.m: row, self.matrix: self.names["matrix"]}
         copy = L.map_stmt(self._copy_row(L.times(i, self.pitch)), lambda e: L.substitute(e, here))
         return L.For(i, L.plus(whole, rest), copy)
+
+    def _row_count(self) -> L.Expr:
+        """Rows of this block."""
+        left = L.minus(self.build.role("rows", self.size.rows), self.names["row"])
+        return L.minimum(self.build.role("block_rows", self.block.rows), left)
 
     def _copy_row(self, offset: L.Expr) -> L.Stmt:
         """One row of the block: the copy of a matrix row, or of a convolution's window (see `schedule.window`)."""
@@ -249,9 +262,9 @@ class _Linear:
 
     def _panels(self) -> L.Stmt:
         """for tiles of several panels, for single panels, for what is left: for tiles of rows: one tile"""
-        space = self.build.space
-        left = L.minus(space.extent(self.size.columns), self.names["column"])
-        columns = L.minimum(space.extent(self.block.columns), left)
+        role = self.build.role
+        left = L.minus(role("columns", self.size.columns), self.names["column"])
+        columns = L.minimum(role("block_columns", self.block.columns), left)
         statements: list[L.Stmt] = []
         done: L.Expr = L.const(0)
         for width in _widths(self.size.columns, self.shape.panels):
@@ -267,9 +280,7 @@ class _Linear:
 
     def _rows(self, width: int, column: L.Expr, columns: L.Expr | None) -> L.Stmt:
         """Full tiles down the block, then tiles of `tail_rows` over what is left."""
-        space, shape = self.build.space, self.shape
-        left = L.minus(space.extent(self.size.rows), self.names["row"])
-        count = L.minimum(space.extent(self.block.rows), left)
+        shape, count = self.shape, self._row_count()
         i, tail = L.var("i"), L.var("tail")
         whole = L.quotient(count, shape.rows)
         full = _Tile(self, shape.rows, width, L.times(i, shape.rows), column, columns, None)
@@ -343,14 +354,16 @@ class _Tile:
     def body(self) -> L.Stmt:
         """Start from zero or from what is kept, accumulate, then keep or finish."""
         linear = self.linear
-        space, size = linear.build.space, linear.size
+        size = linear.size
         one_block = equal(size.depth, linear.block.depth) is True
         zero = fill(self.sums, self.rows, self.width, lambda i, c: L.const(0, linear.dtype))
         steps: list[L.Stmt] = [zero, self._accumulate(), self._finish()]
         if not one_block:
             first = L.op("eq", linear.part, L.const(0))
             last = L.op(
-                "ge", L.plus(linear.names["start"], linear.names["deep"]), space.extent(size.depth)
+                "ge",
+                L.plus(linear.names["start"], linear.names["deep"]),
+                linear.build.role("depth", size.depth),
             )
             resume = fill(
                 self.sums, self.rows, self.width, lambda i, c: L.Load(linear.partial, self._kept(i, c))
@@ -374,12 +387,12 @@ class _Tile:
 
     def _accumulate(self) -> L.Stmt:
         linear = self.linear
-        space = linear.build.space
+        role = linear.build.role
         right = linear.build.tensor(linear.root.inputs[1])
         _, panels, depth, _ = packed_extents(linear.root.inputs[1])
-        stride = space.extent(depth * PANEL)
+        stride = role("panel_elements", depth * PANEL)
         panel = L.quotient(L.plus(linear.names["column"], self.column0), PANEL)
-        panel = L.plus(L.times(linear.names["matrix"], space.extent(panels)), panel)
+        panel = L.plus(L.times(linear.names["matrix"], role("panels", panels)), panel)
         base, k0, lane = L.var("panel_start"), L.var("packed_row"), L.var("lane")
         start = L.plus(L.times(panel, stride), L.times(linear.names["start"], PANEL))
 

@@ -37,14 +37,14 @@ def lower_reduction(kernel: Kernel, lanes: int) -> Lowered:
     few = not isinstance(rows, int) or rows < FEW_ROWS
     per_column: DimLike = lanes if few else max_(1, last)
     per_row = max_(1, TASK_ELEMENTS // max_(1, work)) if not few else 1
-    tasks, task, part = grid(rows, per_row, last, per_column, build.space)
+    tasks, task, part = grid(build, rows, per_row, last, per_column)
     i, b = L.var("i"), L.var("block")
     start = L.plus(part["first_column"], L.times(b, lanes))
     here = {row: L.plus(part["first_row"], i)}
     full = L.op("le", L.times(L.plus(b, 1), lanes), part["columns"])
     body = L.If(full, block.body(here, start, None), block.body(here, start, part["columns"]))
     blocks = L.For(b, L.ceildiv(part["columns"], lanes), body)
-    nest = L.For(task, build.space.extent(tasks), L.For(i, part["rows"], blocks), L.Kind.PARALLEL)
+    nest = L.For(task, build.role("tasks", tasks), L.For(i, part["rows"], blocks), L.Kind.PARALLEL)
     return build.lowered(nest, tasks)
 
 

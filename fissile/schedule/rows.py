@@ -124,14 +124,14 @@ class _Rows:
         """The whole function."""
         space = self.build.space
         per_row = max_(1, TASK_ELEMENTS // max_(1, self.column_count))
-        tasks, task, part = grid(self.row_count, per_row, 1, 1, space)
+        tasks, task, part = grid(self.build, self.row_count, per_row, 1, 1)
         i = L.var("i")
         body = self._row()
         for buffer in reversed(self.buffers):
             body = L.Alloc(buffer, body)
         here = {self.row: L.plus(part["first_row"], i)}
         body = L.map_stmt(body, lambda e: L.substitute(e, here))
-        nest = L.For(task, space.extent(tasks), L.For(i, part["rows"], body), L.Kind.PARALLEL)
+        nest = L.For(task, self.build.role("tasks", tasks), L.For(i, part["rows"], body), L.Kind.PARALLEL)
         return self.build.lowered(nest, tasks)
 
     def _row(self) -> L.Stmt:

@@ -29,11 +29,11 @@ def lower_scan(kernel: Kernel) -> Lowered:
     done = L.Store(build.tensor(node), (build.address(node, tuple(outer)),), L.Load(where, zero))
     body: L.Stmt = L.Alloc(best, L.Alloc(where, L.block(scan, done)))
     per_task = 16
-    tasks, task, part = grid(count, per_task, 1, 1, space)
+    tasks, task, part = grid(build, count, per_task, 1, 1)
     i = L.var("i")
     here = {place: L.plus(part["first_row"], i)}
     body = L.map_stmt(body, lambda e: L.substitute(e, here))
-    nest = L.For(task, space.extent(tasks), L.For(i, part["rows"], body), L.Kind.PARALLEL)
+    nest = L.For(task, build.role("tasks", tasks), L.For(i, part["rows"], body), L.Kind.PARALLEL)
     return build.lowered(nest, tasks)
 
 
