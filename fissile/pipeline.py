@@ -29,7 +29,7 @@ from fissile.codegen.llvm import (
 )
 from fissile.codegen.main import Launch, Memory, bind_entry, expr_dim, stitch
 from fissile.codegen.support import ENTRIES, support_text
-from fissile.errors import OptionError, did_you_mean
+from fissile.errors import CompileError, FissileError, OptionError, did_you_mean
 from fissile.fission import fission
 from fissile.frontend import OperatorGraph, Value, fix_extents, read_model
 from fissile.ir import loop as L
@@ -196,11 +196,27 @@ def run(work: Work, progress: Progress, until: str | None = None) -> Work:
             start = time.perf_counter()
             if stage.name == "lower" and last >= names.index("build"):
                 work = _compile_ahead(work, stack)
-            work = stage.run(work)
+            work = _advance(stage, work)
             if stage is STAGES[0]:
                 progress(Event("model", _said_model(work)))
             progress(Event(stage.name, stage.summary(work), time.perf_counter() - start))
     return work
+
+
+def _advance(stage: Stage, work: Work) -> Work:
+    """The work after the stage; a failure that nobody foresaw is told in the form of all others."""
+    try:
+        return stage.run(work)
+    except FissileError:
+        raise
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError,
+            ValueError) as error:  # fmt: skip
+        raise CompileError(
+            "F401",
+            f"the compiler failed in stage {stage.name}",
+            reason=f"{type(error).__name__}: {error}",
+            remedy="report it with the model; -v shows where",
+        ) from error
 
 
 def show(work: Work, stage: str) -> str:
