@@ -185,6 +185,12 @@ def _check_options(
             reason="a range says where the plan should be good; other extents still run",
             remedy="leave strict_shapes out, or fix the dimension: shapes={name: 8}",
         )
+    if options is not None and options.affinity is not None:
+        raise NotYet(
+            "F304",
+            "pinning threads (affinity) does not exist in this version",
+            remedy="taskset -c 0-3 COMMAND",
+        )
 
 
 def _targets(target: str | Target | Sequence[str]) -> tuple[Target, ...]:

@@ -127,6 +127,7 @@ def test_impossible_extents(shapes: dict[str, Any], words: str) -> None:
     [
         ({"budget": "10m"}, NotYet),
         ({"shapes": {"n": (1, 2)}, "options": Options(strict_shapes=True)}, NotYet),
+        ({"options": Options(affinity="0-1")}, NotYet),
         ({"foreign": "maybe"}, OptionError),
         ({"target": []}, OptionError),
         ({"target": "vax"}, ValueError),

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fissile.errors import ArtifactError
+from fissile.options import environment
 from fissile.runtime.artifact import Artifact
 from fissile.runtime.memory import address_of
 
@@ -51,6 +52,8 @@ def map_image(artifact: Artifact, member: str, offsets: Mapping[str, int]) -> Im
     memory = _map_file(artifact, member) or _map_copy(code)
     base = address_of(np.frombuffer(memory, np.uint8))
     entries = {name: base + offset for name, offset in offsets.items()}
+    if environment().perf_map:
+        _tell_perf(entries, base + len(code))
     return Image(
         memory,
         entries,
@@ -60,6 +63,15 @@ def map_image(artifact: Artifact, member: str, offsets: Mapping[str, int]) -> Im
         _CALL(entries["fissile_stop"]),
         _CYCLES(entries["fissile_cycles"]),
     )
+
+
+def _tell_perf(entries: Mapping[str, int], end: int) -> None:
+    """Name the code for Linux perf, which looks for a line `start size name` (hexadecimal) per symbol."""
+    starts = sorted((address, name) for name, address in entries.items())
+    ends = [address for address, _ in starts[1:]] + [end]
+    lines = [f"{a:x} {e - a:x} {name}\n" for (a, name), e in zip(starts, ends, strict=True)]
+    with open(f"/tmp/perf-{os.getpid()}.map", "a", encoding="ascii") as file:
+        file.writelines(lines)
 
 
 def syscall_address() -> int:
