@@ -27,7 +27,7 @@ from fissile.codegen.llvm import (
     module_text,
     scratch_bytes,
 )
-from fissile.codegen.main import Launch, Memory, bind_entry, expr_dim, stitch
+from fissile.codegen.main import Call, Launch, Memory, bind_entry, expr_dim, stitch
 from fissile.codegen.support import ENTRIES, support_text
 from fissile.errors import CompileError, FissileError, OptionError, did_you_mean
 from fissile.fission import fission
@@ -40,7 +40,7 @@ from fissile.options import Event, Options
 from fissile.orchestrate import plan as plans
 from fissile.orchestrate.greedy import greedy_plan
 from fissile.orchestrate.liveness import assign
-from fissile.orchestrate.plan import Kernel, Plan
+from fissile.orchestrate.plan import Anchor, Kernel, Plan
 from fissile.rewrite import canonicalize
 from fissile.runtime.artifact import Contents, TargetCode, artifact_bytes
 from fissile.runtime.weights import Weight, layout
@@ -122,7 +122,7 @@ def import_model(work: Work) -> Work:
 
 def split_operators(work: Work) -> Work:
     """Operator graph -> primitive graph (Korch section 3)."""
-    return replace(work, graph=fission(work.known("operators")))
+    return replace(work, graph=fission(work.known("operators"), foreign=True))
 
 
 def canonicalize_graph(work: Work) -> Work:
@@ -148,7 +148,8 @@ def plan_kernels(work: Work) -> Work:
 def lower_kernels(work: Work) -> Work:
     """Plan -> loop programs, one set per target; equal functions are kept once."""
     plan: Plan = work.known("plan")
-    return replace(work, loops=tuple(_loops(plan.kernels(), t) for t in work.targets))
+    native = [k for k in plan.kernels() if k.anchor is not Anchor.FOREIGN]
+    return replace(work, loops=tuple(_loops(native, t) for t in work.targets))
 
 
 def emit_text(work: Work) -> Work:
@@ -182,7 +183,8 @@ def pack_artifact(work: Work) -> Work:
         TargetCode(c.target.name, c.target.features, c.image.code, c.plan) for c in work.code
     )
     weights = tuple(w for _, w in work.weights)
-    contents = Contents(_manifest(work), targets, weights)
+    models = [(f"foreign/{k}.onnx", m) for k, m in enumerate(foreign_models(work.known("plan")))]
+    contents = Contents(_manifest(work), targets, weights, extra=tuple(models))
     return replace(work, artifact=artifact_bytes(contents))
 
 
@@ -283,7 +285,8 @@ def _compile_ahead(work: Work, stack: ExitStack) -> Work:
 
 def _build(work: Work, loops: Loops, texts: Sequence[str], compiler: Compiling) -> Code:
     plan: Plan = work.known("plan")
-    stitched, bind = stitch(plan.graph, launches(plan, loops), memory(work, loops))
+    steps = launches(plan, loops)
+    stitched, bind = stitch(plan.graph, steps, memory(work, loops), calls(plan))
     compiler.add(emit_module([bind], loops.target) + bind_entry())
     support, *objects = compiler.objects()
     entries = [*ENTRIES, "fissile_bind", *loops.functions]
@@ -299,10 +302,33 @@ def launches(plan: Plan, loops: Loops) -> list[Launch]:
     result: list[Launch] = []
     for number, step in enumerate(plan.steps):
         for kernel in step.kernels:
+            if kernel.anchor is Anchor.FOREIGN:
+                continue
             name, row = next(rows)
             served = dict.fromkeys(n for m in kernel.nodes for n in plan.graph.origins.get(m, ()))
             result.append(Launch(name, row.arguments, row.tasks, number, tuple(served)))
     return result
+
+
+def calls(plan: Plan) -> list[Call]:
+    """The calls into Python between the native segments of a plan, in order."""
+    models = foreign_models(plan)
+    result: list[Call] = []
+    for number, step in enumerate(plan.steps):
+        for kernel in step.kernels:
+            if kernel.anchor is Anchor.FOREIGN:
+                first = kernel.nodes[0]
+                model = first.attr("model").array.tobytes()
+                operator = onnx.load_from_string(model).graph.node[0].op_type
+                name, at = first.attr("key"), models.index(model)
+                result.append(Call(name, operator, at, number, first.inputs, kernel.outputs))
+    return result
+
+
+def foreign_models(plan: Plan) -> list[bytes]:
+    """The one-operator models of the plan's foreign kernels, each once."""
+    models = (kernel.nodes[0].attr("model").array.tobytes() for kernel in plan.foreign())
+    return list(dict.fromkeys(models))
 
 
 def memory(work: Work, loops: Loops) -> Memory:
@@ -316,7 +342,8 @@ def memory(work: Work, loops: Loops) -> Memory:
         extents = {p: a for p, a in values.items() if not isinstance(a, Node)}
         scratch.append(expr_dim(scratch_bytes(row.function), extents))  # type: ignore[arg-type]
     weights = {node: offsets[w.name] for node, w in work.weights}
-    return Memory(weights, arena.place, arena.sizes, tuple(dict.fromkeys(scratch)))
+    sizes = arena.sizes, tuple(dict.fromkeys(scratch)), arena.levels
+    return Memory(weights, arena.place, *sizes)
 
 
 def _manifest(work: Work) -> dict[str, Any]:
@@ -337,7 +364,7 @@ def _manifest(work: Work) -> dict[str, Any]:
             "opset": facts.opsets.get("", 0),
         },
         "metadata": dict(facts.custom),
-        "foreign": [],
+        "foreign": [k.nodes[0].attr("key") for k in work.known("plan").foreign()],
         "threads": work.threads,
         "shapes": dict(work.shapes),
         "options": work.options.key(),
@@ -364,11 +391,13 @@ def _said_values(values: Sequence[Value]) -> str:
 
 
 def _said_imported(work: Work) -> str:
-    return f"{len(work.known('operators').operators)} operators, 0 foreign"
+    return f"{len(work.known('operators').operators)} operators"
 
 
 def _said_fission(work: Work) -> str:
-    return f"{len(work.known('graph').nodes())} primitives"
+    nodes = work.known("graph").nodes()
+    foreign = {n.attr("key") for n in nodes if n.name == "foreign"}
+    return f"{len(nodes)} primitives, {len(foreign)} operators foreign"
 
 
 def _said_canonical(work: Work) -> str:

@@ -7,7 +7,7 @@ runtime needs no symbolic algebra, and a call at a known shape computes nothing 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +27,7 @@ from fissile.ir.dim import (
     terms,
 )
 from fissile.ir.dtype import INT64
-from fissile.ir.graph import Graph, Node
+from fissile.ir.graph import Graph, Guard, Node, plain_symbol
 
 ARENA, WEIGHTS, FIRST_INPUT = 0, 1, 2
 BIND = "bind_slots"
@@ -46,13 +46,29 @@ class Launch:
 
 
 @dataclass(frozen=True)
+class Call:
+    """An operator that runs in Python: name, operator, number of its model, its step, and the tensors it knows."""
+
+    name: str
+    operator: str
+    model: int
+    step: int
+    inputs: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
 class Memory:
-    """Where tensors are: byte offsets of constants, places of intermediates and the sizes of the places."""
+    """Where tensors are: byte offsets of constants, places of intermediates and the sizes of the places.
+
+    levels: of the places, ascending (see `fissile.orchestrate.liveness.Arena`).
+    """
 
     weights: Mapping[Node, int]
     place: Mapping[Node, int]
     sizes: Sequence[tuple[DimLike, ...]]
     scratch: Sequence[DimLike]
+    levels: Sequence[int] = ()
 
 
 @dataclass
@@ -78,12 +94,20 @@ class _Slots:
         return self.known[value]
 
 
-def stitch(graph: Graph, launches: Sequence[Launch], memory: Memory) -> tuple[dict[str, Any], L.Function]:
-    """(what `plan.json` says but for its entries, the function that computes the slots)."""
+def stitch(
+    graph: Graph, launches: Sequence[Launch], memory: Memory, calls: Sequence[Call] = ()
+) -> tuple[dict[str, Any], L.Function]:
+    """(what `plan.json` says but for its entries, the function that computes the slots).
+
+    Calls split the launches into segments. What is known before call k has level k at most; `bind` runs again after
+    every call with what is known then, and words of a higher level mean nothing yet.
+    """
     slots = _Slots()
     zero = slots.shared(0)
     offsets = [slots.add(0) for _ in memory.sizes]
-    arena, scratch = slots.add(0), slots.add(0)
+    sums = [(slots.add(0), slots.add(0)) for _ in range(len(calls) + 1)]
+    late = _late_symbols(graph, calls)
+    levels = {row["name"]: row["call"] + 1 for row in late}
     where = _addresses(graph, memory, offsets, zero, slots)
     patches: list[list[int]] = []
     rows: list[dict[str, Any]] = []
@@ -98,19 +122,13 @@ def stitch(graph: Graph, launches: Sequence[Launch], memory: Memory) -> tuple[di
         tasks = slots.add(launch.tasks)
         row = {"kernel": launch.kernel, "first": first, "tasks": tasks, "step": launch.step}
         rows.append({**row, "nodes": list(launch.nodes)})
-    inputs = [_tensor(n.attr("name"), n, slots) for n in graph.inputs]
-    outputs = [_tensor(name, n, slots) for name, n in graph.outputs]
+    inputs = [_tensor(n.attr("name"), n, slots, levels) for n in graph.inputs]
+    outputs = [_tensor(name, n, slots, levels) for name, n in graph.outputs]
     free = _free_symbols(graph)
-    guards = [
-        {
-            "left": slots.shared(g.left),
-            "right": slots.shared(g.right),
-            "relation": "eq",
-            "message": g.message,
-        }
-        for g in graph.guards
-    ]
-    function = _bind(free, slots, memory, offsets, arena, scratch)
+    names = [*free, *levels]
+    guards = [_guard(g, slots, levels) for g in graph.guards if _is_known(g, names)]
+    foreign = [_call(call, where, slots) for call in calls]
+    function = _bind(names, slots, memory, offsets, sums, levels)
     plan = {
         "format": [1, 0],
         "symbols": list(free.values()),
@@ -121,9 +139,11 @@ def stitch(graph: Graph, launches: Sequence[Launch], memory: Memory) -> tuple[di
         "patches": patches,
         "launches": rows,
         "guards": guards,
-        "arena": arena,
-        "scratch": scratch,
+        "arena": sums[0][0],
+        "scratch": sums[0][1],
     }
+    if calls:
+        plan |= {"late": late, "calls": foreign, "sums": [list(pair) for pair in sums]}
     return plan, function
 
 
@@ -139,8 +159,60 @@ def _addresses(
     return where
 
 
-def _tensor(name: str, node: Node, slots: _Slots) -> dict[str, Any]:
+def _late_symbols(graph: Graph, calls: Sequence[Call]) -> list[dict[str, Any]]:
+    """Where the number of every symbol that depends on data is read: call, which of its outputs, axis."""
+    found: dict[str, dict[str, Any]] = {}
+    for k, call in enumerate(calls):
+        for number, node in enumerate(call.outputs):
+            for axis, extent in enumerate(node.shape):
+                name = plain_symbol(extent) if isinstance(extent, Dim) else None
+                if name is not None and name in graph.late and name not in found:
+                    found[name] = {"name": name, "call": k, "output": number, "axis": axis}
+    return list(found.values())
+
+
+def _call(
+    call: Call, where: Mapping[Node, tuple[int, int]], slots: _Slots
+) -> dict[str, Any]:
+    def operand(node: Node) -> dict[str, Any]:
+        base, offset = where[node]
+        extents = [slots.shared(d) for d in node.shape]
+        return {"dtype": node.dtype.name, "base": base, "offset": offset, "slots": extents}
+
     return {
+        "name": call.name,
+        "operator": call.operator,
+        "model": call.model,
+        "step": call.step,
+        "inputs": [operand(n) for n in call.inputs],
+        "outputs": [{**operand(n), "output": n.attr("output")} for n in call.outputs],
+    }
+
+
+def _is_known(guard: Guard, names: Sequence[str]) -> bool:
+    """Whether a call ever knows both sides; if not, what the guard was for is not computed."""
+    return all(s.name in names for d in (guard.left, guard.right) for s in symbols(d))
+
+
+def _guard(guard: Guard, slots: _Slots, levels: Mapping[str, int]) -> dict[str, Any]:
+    return {
+        "left": slots.shared(guard.left),
+        "right": slots.shared(guard.right),
+        "relation": "eq",
+        "message": guard.message,
+        "level": _level((guard.left, guard.right), levels),
+    }
+
+
+def _level(extents: Iterable[DimLike], levels: Mapping[str, int]) -> int:
+    return max((levels.get(s.name, 0) for d in extents for s in symbols(d)), default=0)
+
+
+def _tensor(
+    name: str, node: Node, slots: _Slots, levels: Mapping[str, int]
+) -> dict[str, Any]:
+    return {
+        "level": _level(node.shape, levels),
         "name": name,
         "dtype": node.dtype.name,
         "shape": [_shown(d) for d in node.shape],
@@ -182,29 +254,37 @@ def _free_symbols(graph: Graph) -> dict[str, dict[str, Any]]:
 
 
 def _bind(
-    free: Mapping[str, Mapping[str, Any]],
+    free: Sequence[str],
     slots: _Slots,
     memory: Memory,
     offsets: Sequence[int],
-    arena: int,
-    scratch: int,
+    sums: Sequence[tuple[int, int]],
+    levels: Mapping[str, int],
 ) -> L.Function:
-    """The function of (symbols, slots) that fills in what depends on the shape."""
+    """The function of (symbols, slots) that fills in what depends on the shape.
+
+    sums: per level, the slots of the arena's bytes up to the places of that level, and of the scratch bytes.
+    """
     given = L.buffer("symbols", INT64, (_UNBOUNDED,), strides=(1,))
     words = L.buffer("slots", INT64, (_UNBOUNDED,), strides=(1,))
-    names = {name: L.Load(given, (L.const(k),)) for k, name in enumerate(free)}
+    names: dict[str, L.Expr] = {name: L.Load(given, (L.const(k),)) for k, name in enumerate(free)}
 
     def store(slot: int, value: L.Expr) -> L.Stmt:
         return L.Store(words, (L.const(slot),), value)
 
     body: list[L.Stmt] = [store(slot, dim_expr(d, names)) for slot, d in slots.computed]
     position: L.Expr = L.const(0)
-    for slot, sizes in zip(offsets, memory.sizes):
-        body.append(store(slot, position))
-        reached = L.Load(words, (L.const(slot),))
-        position = L.plus(reached, _largest([dim_expr(d, names) for d in sizes]))
-    body.append(store(arena, position))
-    body.append(store(scratch, _largest([dim_expr(d, names) for d in memory.scratch])))
+    place = 0
+    for level, (arena, scratch) in enumerate(sums):
+        while place < len(offsets) and (memory.levels or [0] * len(offsets))[place] <= level:
+            body.append(store(offsets[place], position))
+            reached = L.Load(words, (L.const(offsets[place]),))
+            extents = memory.sizes[place]
+            position = L.plus(reached, _largest([dim_expr(d, names) for d in extents]))
+            place += 1
+        body.append(store(arena, position))
+        known = [d for d in memory.scratch if _level((d,), levels) <= level]
+        body.append(store(scratch, _largest([dim_expr(d, names) for d in known])))
     return L.Function(BIND, (given, words), L.block(*body))
 
 

@@ -7,9 +7,11 @@ one shape go together. Invariant: kernels are convex, so the steps are acyclic.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fissile.ir import loop as L
 from fissile.ir.affine import Space
-from fissile.ir.graph import Graph, Node, users
+from fissile.ir.graph import Graph, Node, users, waits_for
 from fissile.orchestrate.follow import Index, natural, pull
 from fissile.orchestrate.formats import is_tiled, own_outputs, pack_operands
 from fissile.orchestrate.grow_linear import grow_linear
@@ -46,7 +48,7 @@ class _Growth:
         together: dict[int, int] = {}
         for k, node in enumerate(self.nodes):
             mask = 1 << k
-            for source in node.inputs:
+            for source in waits_for(node, self.graph.late):
                 mask |= self.before[self.position[source]]
             group = self.owner.get(node)
             if group is not None:
@@ -74,6 +76,21 @@ class _Growth:
                 found[source] = None
         return list(found)
 
+    def awaited(self, node: Node) -> list[Node]:
+        """The tensors that must be there before `node` is computed: what it reads, and what gives its extents."""
+        late = self.graph.late
+        if not late:
+            return self.leaves(node)
+        found: dict[Node, None] = {}
+        stack = [*reversed(waits_for(node, late))]
+        while stack:
+            source = stack.pop()
+            if source in self.inline:
+                stack.extend(reversed(waits_for(source, late)))
+            else:
+                found[source] = None
+        return list(found)
+
     def following(self, node: Node) -> list[Node]:
         """The readers of `node` that are not inlined, through those that are, in order."""
         found: dict[Node, None] = {}
@@ -97,7 +114,7 @@ class _Growth:
         for node in self.nodes:
             if self.free(node):
                 self._take(*self._grow(node))
-        return Plan(self.graph, _steps(self._kernels()))
+        return Plan(self.graph, _steps(self._kernels(), self._givers))
 
     def _take(self, anchor: Anchor, members: list[Node]) -> None:
         for member in members:
@@ -113,6 +130,10 @@ class _Growth:
             return Anchor.PACK, [root]
         if root.name == "concat":
             return Anchor.PIECE, [root]
+        if root.name == "foreign":
+            key = root.attr("key")
+            same = [n for n in self.nodes if n.name == "foreign" and n.attr("key") == key]
+            return Anchor.FOREIGN, same
         if root.primitive.define is None:
             return Anchor.SCAN, [root]
         if root.primitive.reduced is not None and not _reduces_last(root):
@@ -144,12 +165,26 @@ class _Growth:
                     own = self.leaves(source) if source in self.inline else [source]
                     result.append(Kernel(anchor, (members[0],), tuple(own), (members[0],), k))
                 continue
+            if anchor is Anchor.FOREIGN:
+                own_inputs = tuple(dict.fromkeys(members[0].inputs))
+                result.append(Kernel(anchor, tuple(members), own_inputs, tuple(members)))
+                continue
             if anchor is Anchor.LINEAR:
                 writes: tuple[Node, ...] = (members[-1],)
             else:
                 writes = tuple(m for m in members if self._is_open(m, inside))
             result.append(Kernel(anchor, tuple(members), tuple(reads), writes))
         return result
+
+    def _givers(self, kernel: Kernel) -> set[Node]:
+        """The foreign tensors whose extents the kernel mentions: it runs after them."""
+        late = self.graph.late
+        if not late:
+            return set()
+        own = set(kernel.nodes)
+        found = {g for n in kernel.inputs for g in waits_for(n, late) if g not in n.inputs}
+        found.update(t for n in kernel.nodes for t in self.awaited(n) if t not in own)
+        return {t for t in found if t.name == "foreign"}
 
     def _is_open(self, member: Node, inside: set[Node]) -> bool:
         if member in self.outputs:
@@ -207,7 +242,7 @@ class _RowGrowth:
     def _joins(self, node: Node, members: list[Node]) -> bool:
         """Whether `node` can be computed where its inputs are; then it is placed."""
         mask = self.growth.mask(members)
-        outside = [leaf for leaf in self.growth.leaves(node) if leaf not in self.placed]
+        outside = [leaf for leaf in self.growth.awaited(node) if leaf not in self.placed]
         if any(self.growth.depends(leaf, mask) for leaf in outside):
             return False
         columns = self.columns
@@ -263,28 +298,42 @@ class _RowGrowth:
         return agrees
 
 
-def _steps(kernels: list[Kernel]) -> tuple[Step, ...]:
-    """Kernels in dependence order; a kernel joins the step before it when it reads nothing that step writes."""
+def _steps(
+    kernels: list[Kernel], givers: Callable[[Kernel], set[Node]]
+) -> tuple[Step, ...]:
+    """Kernels in dependence order; a kernel joins the step before it when it reads nothing that step writes.
+
+    A foreign kernel is a step of its own and comes when nothing native is left to do without it.
+    """
     writer_left = {out: 0 for kernel in kernels for out in kernel.outputs}
     for kernel in kernels:
         for out in kernel.outputs:
             writer_left[out] += 1
+    waiting = {id(kernel): (*kernel.inputs, *givers(kernel)) for kernel in kernels}
     steps: list[Step] = []
     left = list(kernels)
     current: list[Kernel] = []
-    while left:
-        ready = next((k for k in left if all(writer_left.get(i, 0) == 0 for i in k.inputs)), None)
-        if ready is None:
-            if not current:
-                raise ValueError("kernels of the plan wait for each other")
-            steps.append(Step(tuple(current)))
-            for kernel in current:
-                for out in kernel.outputs:
-                    writer_left[out] -= 1
-            current = []
+    while left or current:
+        ready = (k for k in left if all(writer_left.get(i, 0) == 0 for i in waiting[id(k)]))
+        foreign: list[Kernel] = []
+        native: Kernel | None = None
+        for kernel in ready:
+            if kernel.anchor is not Anchor.FOREIGN:
+                native = kernel
+                break
+            foreign.append(kernel)
+        if native is not None:
+            left.remove(native)
+            current.append(native)
             continue
-        left.remove(ready)
-        current.append(ready)
-    if current:
+        if not current:
+            if not foreign:
+                raise ValueError("kernels of the plan wait for each other")
+            left.remove(foreign[0])
+            current = foreign[:1]
         steps.append(Step(tuple(current)))
+        for kernel in current:
+            for out in kernel.outputs:
+                writer_left[out] -= 1
+        current = []
     return tuple(steps)

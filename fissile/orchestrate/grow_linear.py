@@ -30,8 +30,8 @@ class Growth(Protocol):
     def mask(self, members: list[Node]) -> int:
         """The members as a mask of positions."""
 
-    def leaves(self, node: Node) -> list[Node]:
-        """The tensors `node` reads."""
+    def awaited(self, node: Node) -> list[Node]:
+        """The tensors that must be there before `node` is computed."""
 
     def free(self, node: Node) -> bool:
         """Whether `node` still needs a kernel."""
@@ -73,7 +73,7 @@ def _placed_at(
     elif node.name not in ("reshape", "transpose") and not growth.free(node):
         return None
     mask = growth.mask(members)
-    outside = [leaf for leaf in growth.leaves(node) if leaf not in placed]
+    outside = [leaf for leaf in growth.awaited(node) if leaf not in placed]
     if any(growth.depends(leaf, mask) for leaf in outside):
         return None
     if node.name in ("reshape", "transpose"):

@@ -13,14 +13,15 @@ def inlined(graph: Graph) -> frozenset[Node]:
     """The nodes of `graph` that no kernel stores. An output of the graph is always stored."""
     nodes = graph.nodes()
     readers = users(nodes)
-    outputs = {node for _, node in graph.outputs}
+    stored = {node for _, node in graph.outputs}
+    stored.update(i for n in nodes if n.name == "foreign" for i in n.inputs)  # Python reads arrays
     result: set[Node] = set()
     computed: dict[Node, int] = {}
     for node in nodes:
         depth = _computed_depth(node, computed)
         if depth is not None:
             computed[node] = depth
-        if node in outputs or is_stored_leaf(node):
+        if node in stored or is_stored_leaf(node):
             continue
         if node.name in _ALWAYS or depth is not None or _follows(node, readers, result):
             result.add(node)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fissile.ir.dim import DimLike, ceildiv, evaluate, product, symbols
 from fissile.ir.graph import Node
 from fissile.ir.primitive import packed_extents
-from fissile.orchestrate.plan import Plan
+from fissile.orchestrate.plan import Plan, level_of
 
 ALIGNMENT = 64
 REPRESENTATIVE = 64  # the value every free extent is given when places are chosen
@@ -21,10 +21,15 @@ REPRESENTATIVE = 64  # the value every free extent is given when places are chos
 
 @dataclass(frozen=True)
 class Arena:
-    """`place[tensor]` is a number; `sizes[place]` are the byte sizes it must hold, each a multiple of 64."""
+    """`place[tensor]` is a number; `sizes[place]` are the byte sizes it must hold, each a multiple of 64.
+
+    `levels[place]`, ascending: how many foreign kernels must have run before its sizes are known. So a place never
+    moves when later extents become known.
+    """
 
     place: Mapping[Node, int]
     sizes: tuple[tuple[DimLike, ...], ...]
+    levels: tuple[int, ...] = ()
 
 
 def stored_bytes(node: Node) -> DimLike:
@@ -40,34 +45,54 @@ def assign(plan: Plan) -> Arena:
     for k, step in enumerate(plan.steps):
         for kernel in step.kernels:
             last_read.update(dict.fromkeys((*kernel.inputs, *kernel.outputs), k))
+    known = plan.levels()
     place: dict[Node, int] = {}
-    sizes: list[list[DimLike]] = []
-    estimate: list[int] = []
+    places: list[_Place] = []
     free: list[int] = []
     for k, step in enumerate(plan.steps):
         born = dict.fromkeys(n for kernel in step.kernels for n in kernel.outputs)
         for node in born:
             if node not in outputs and node not in place:
-                place[node] = _choose(node, sizes, estimate, free)
+                place[node] = _choose(node, places, free, known)
         free.extend(place[n] for n, last in last_read.items() if last == k and n in place)
-    return Arena(place, tuple(tuple(s) for s in sizes))
+    order = sorted(range(len(places)), key=lambda p: places[p].level)
+    rank = {p: k for k, p in enumerate(order)}
+    return Arena(
+        {node: rank[p] for node, p in place.items()},
+        tuple(tuple(places[p].sizes) for p in order),
+        tuple(places[p].level for p in order),
+    )
 
 
-def _choose(node: Node, sizes: list[list[DimLike]], estimate: list[int], free: list[int]) -> int:
+@dataclass
+class _Place:
+    """A place while tensors are put into it."""
+
+    level: int
+    sizes: list[DimLike]
+    estimate: int = 0
+
+
+def _choose(
+    node: Node, places: list[_Place], free: list[int], known: Mapping[str, int]
+) -> int:
     """The free place that fits best; a new one when all would have to grow a lot."""
     size = ceildiv(stored_bytes(node), ALIGNMENT) * ALIGNMENT
-    wanted = _estimated(size)
-    fitting = [p for p in free if wanted <= estimate[p] * 2 or estimate[p] == 0]
+    wanted, level = _estimated(size), level_of(size, known)
+    fitting = [
+        p
+        for p in free
+        if places[p].level == level and (wanted <= places[p].estimate * 2 or places[p].estimate == 0)
+    ]
     if fitting:
-        best = min(fitting, key=lambda p: (abs(estimate[p] - wanted), p))
+        best = min(fitting, key=lambda p: (abs(places[p].estimate - wanted), p))
         free.remove(best)
     else:
-        best = len(sizes)
-        sizes.append([])
-        estimate.append(0)
-    if size not in sizes[best]:
-        sizes[best].append(size)
-    estimate[best] = max(estimate[best], wanted)
+        best = len(places)
+        places.append(_Place(level, []))
+    if size not in places[best].sizes:
+        places[best].sizes.append(size)
+    places[best].estimate = max(places[best].estimate, wanted)
     return best
 
 

@@ -8,12 +8,13 @@ a set of independent kernels that share one barrier interval. `evaluate` runs a 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from fissile.ir.graph import Graph, Node, bind, toposort
+from fissile.ir.dim import DimLike, symbols
+from fissile.ir.graph import Foreign, Graph, Node, bind, call_foreign, mentioned
 
 
 class Anchor(enum.Enum):
@@ -26,6 +27,7 @@ class Anchor(enum.Enum):
     ELEMENTWISE = "elementwise"  # one loop nest over the output
     SCAN = "scan"  # arg_max and arg_min
     PIECE = "piece"  # one input of a concat, written into its place
+    FOREIGN = "foreign"  # an operator that runs in Python, alone in its step
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,25 @@ class Plan:
         """All kernels in the order of the steps."""
         return [kernel for step in self.steps for kernel in step.kernels]
 
+    def foreign(self) -> list[Kernel]:
+        """The kernels that run in Python, in order. Native segments lie before, between and behind them."""
+        return [kernel for kernel in self.kernels() if kernel.anchor is Anchor.FOREIGN]
+
+    def levels(self) -> dict[str, int]:
+        """For every symbol whose number depends on data: how many foreign kernels must have run for it to be known."""
+        found: dict[str, int] = {}
+        for level, kernel in enumerate(self.foreign(), start=1):
+            for node in kernel.outputs:
+                for name in mentioned(node):
+                    if name in self.graph.late:
+                        found.setdefault(name, level)
+        return found
+
+
+def level_of(value: DimLike, levels: Mapping[str, int]) -> int:
+    """How many foreign kernels must have run before an extent is known."""
+    return max((levels.get(s.name, 0) for s in symbols(value)), default=0)
+
 
 def is_stored_leaf(node: Node) -> bool:
     """Whether the tensor is in memory before the first step: an input, a constant, or a packed constant."""
@@ -78,6 +99,8 @@ def verify(plan: Plan) -> None:
     written: set[Node] = set()
     for step in plan.steps:
         for kernel in step.kernels:
+            if kernel.anchor is Anchor.FOREIGN and len(step.kernels) > 1:
+                raise AssertionError(f"{kernel.nodes[-1]} shares its step")
             missing = [n for n in kernel.inputs if not is_stored_leaf(n) and n not in written]
             if missing:
                 raise AssertionError(f"{kernel.nodes[-1]} reads {missing[0]} before it is written")
@@ -88,12 +111,19 @@ def verify(plan: Plan) -> None:
 
 
 def evaluate(
-    plan: Plan, feeds: Mapping[str, np.ndarray], symbols: Mapping[str, int]
+    plan: Plan,
+    feeds: Mapping[str, np.ndarray],
+    numbers: Mapping[str, int],
+    foreign: Foreign | None = None,
 ) -> dict[str, np.ndarray]:
-    """The outputs by name, kernel by kernel: each kernel sees only its inputs (Korch's execution states)."""
+    """The outputs by name, kernel by kernel: each kernel sees only its inputs (Korch's execution states).
+
+    foreign: as in `fissile.ir.graph.evaluate`.
+    """
     memory: dict[Node, np.ndarray] = {}
+    extents = dict(numbers)
     for kernel in plan.kernels():
-        _evaluate_kernel(kernel, memory, feeds, symbols)
+        _evaluate_kernel(kernel, memory, feeds, extents, foreign)
     return {name: memory[node] for name, node in plan.graph.outputs}
 
 
@@ -101,14 +131,19 @@ def _evaluate_kernel(
     kernel: Kernel,
     memory: dict[Node, np.ndarray],
     feeds: Mapping[str, np.ndarray],
-    symbols: Mapping[str, int],
+    extents: dict[str, int],
+    foreign: Foreign | None,
 ) -> None:
     values: dict[Node, np.ndarray] = {n: memory[n] for n in kernel.inputs if n in memory}
+    calls: dict[Hashable, Sequence[np.ndarray]] = {}
     for node in _needed(kernel.nodes, values):
         if node.name == "input":
             values[node] = feeds[node.attr("name")]
+        elif node.name == "foreign":
+            inputs = [values[i] for i in node.inputs]
+            values[node] = call_foreign(node, inputs, extents, calls, foreign)
         else:
-            attrs = {k: bind(v, symbols) for k, v in node.attrs}
+            attrs = {k: bind(v, extents) for k, v in node.attrs}
             arrays = (values[i] for i in node.inputs)
             values[node] = np.asarray(node.primitive.reference(*arrays, **attrs))
     for node in kernel.outputs:
@@ -134,7 +169,7 @@ def _needed(nodes: Iterable[Node], known: Mapping[Node, np.ndarray]) -> list[Nod
 
 def show(plan: Plan) -> str:
     """The plan as text: a line per kernel, a blank line between steps."""
-    numbers = {n: k for k, n in enumerate(toposort(n for _, n in plan.graph.outputs))}
+    numbers = {n: k for k, n in enumerate(plan.graph.nodes())}
     lines: list[str] = []
     for k, step in enumerate(plan.steps):
         lines.append(f"step {k}")

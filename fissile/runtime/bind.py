@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fissile.errors import InvalidFeed, OptionError, Place, did_you_mean
 from fissile.runtime.feeds import shape_text
 from fissile.runtime.memory import Words, address_of, aligned_words
-from fissile.runtime.plan import Guard, Symbol, Tensor
+from fissile.runtime.plan import Guard, Plan, Symbol, Tensor
 from fissile.runtime.program import Program
 
 Shape = tuple[int, ...]
@@ -19,9 +19,13 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class Binding:
-    """Slots of one shape. arena: bytes; scratch: bytes per thread; is_tiny: no launch has a second task to share."""
+    """Slots of one shape. arena: bytes; scratch: bytes per thread; is_tiny: no launch has a second task to share.
+
+    Where extents depend on data, what depends on those is known during a run only (`bind_late`); `symbols` has 1 there.
+    """
 
     slots: Words
+    symbols: Words
     inputs: tuple[Shape, ...]
     outputs: tuple[Shape, ...]
     arena: int
@@ -42,6 +46,7 @@ def bind_shapes(program: Program, shapes: tuple[Shape, ...]) -> Binding:
 def bind_extents(program: Program, extents: Mapping[str, int] | None) -> Binding:
     """Bind by dimension name; a dimension not named is 1. OptionError for an unknown name."""
     names = [symbol.name for symbol in program.plan.symbols]
+    names += [symbol.name for symbol in program.plan.late]
     given = dict(extents or {})
     unknown = [name for name in given if name not in names]
     if unknown:
@@ -57,21 +62,35 @@ def bind_extents(program: Program, extents: Mapping[str, int] | None) -> Binding
 def bind_values(program: Program, values: Sequence[int]) -> Binding:
     """Run the compiled shape arithmetic and check the guards (F206)."""
     plan = program.plan
-    symbols = aligned_words(max(len(values), 1))
+    symbols = aligned_words(max(len(plan.symbols) + len(plan.late), 1))
+    symbols[:] = 1
     symbols[: len(values)] = values
     slots = aligned_words(len(plan.template))
     slots[:] = plan.template
     program.image.bind(address_of(symbols), address_of(slots))
-    for guard in plan.guards:
-        _check_guard(guard, int(slots[guard.left]), int(slots[guard.right]))
+    check_guards(plan, slots, 0)
     return Binding(
         slots,
+        symbols,
         tuple(_extents(tensor, slots) for tensor in plan.inputs),
         tuple(_extents(tensor, slots) for tensor in plan.outputs),
         int(slots[plan.arena]),
         -(-int(slots[plan.scratch]) // 64) * 64,
-        all(slots[launch.tasks] <= 1 for launch in plan.launches),
+        not plan.calls and all(slots[launch.tasks] <= 1 for launch in plan.launches),
     )
+
+
+def bind_late(program: Program, symbols: Words, slots: Words, level: int) -> None:
+    """Fill the slots anew, the first `level` calls having returned; F206 for what then contradicts the model."""
+    program.image.bind(address_of(symbols), address_of(slots))
+    check_guards(program.plan, slots, level)
+
+
+def check_guards(plan: Plan, slots: Words, level: int) -> None:
+    """F206 unless the guards of this level hold."""
+    for guard in plan.guards:
+        if guard.level == level:
+            _check_guard(guard, int(slots[guard.left]), int(slots[guard.right]))
 
 
 def _extents(tensor: Tensor, slots: Words) -> Shape:

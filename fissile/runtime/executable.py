@@ -26,8 +26,9 @@ from fissile.runtime.feeds import Array, check_names, check_out, check_overlap, 
 from fissile.runtime.frame import Frame
 from fissile.runtime.memory import address_of, aligned_empty
 from fissile.runtime.plan import TensorInfo
-from fissile.runtime.profile import Profile, launch_seconds
+from fissile.runtime.profile import Profile, profile_of
 from fissile.runtime.program import Program, load_program
+from fissile.runtime.segments import Run, Seconds, run_segments
 from fissile.runtime.threads import (
     MAX_THREADS,
     Busy,
@@ -141,13 +142,18 @@ class Executable:
     def profile(self, feeds: Mapping[str, Any], *, runs: int = 20) -> Profile:
         """Time `runs` runs launch by launch, after one that is not counted."""
         program = self.program
+        plan = program.plan
         arrays = self._collect(feeds)
-        stamps = np.zeros((runs, 2 * len(program.plan.launches)), np.int64)
+        stamps = np.zeros((runs, 2 * len(plan.launches)), np.int64)
+        calls = np.zeros((runs, len(plan.calls)))
         self._call(arrays, None)
-        for row in stamps:
-            self._call(arrays, None, address_of(row))
-        seconds = launch_seconds(stamps, measure_ticks(program.image))
-        return Profile(program.plan.launches, seconds)
+        binding = self._bindings[tuple([array.shape for array in arrays])] if plan.calls else None
+        for row, seconds in zip(stamps, calls):
+            if binding is None:
+                self._call(arrays, None, address_of(row))
+            else:
+                self._in_segments(program, binding, arrays, None, address_of(row), seconds)
+        return profile_of(plan, stamps, calls, measure_ticks(program.image))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the artifact; atomic."""
@@ -231,6 +237,8 @@ class Executable:
         if binding is None:
             binding = bind_shapes(program, shapes)
             self._remember(binding)
+        if program.plan.calls:
+            return self._in_segments(program, binding, arrays, out, stamps)
         if out:
             self._check_out(out, binding, arrays)
         results: list[Array] = []
@@ -248,6 +256,28 @@ class Executable:
         else:
             self._run_gang(program, binding, addresses, stamps)
         return results
+
+    def _in_segments(
+        self,
+        program: Program,
+        binding: Binding,
+        arrays: list[Array],
+        out: Mapping[str, Array] | None,
+        stamps: int = 0,
+        seconds: Seconds | None = None,
+    ) -> list[Array]:
+        """A run with operators in Python between native segments; the gang is held throughout."""
+        self._wanted(list(out or ()))
+        crew = gang(program.image) if self.threads > 1 and can_gang() else None
+        held = crew is not None and crew.acquire(self.threads, self.busy)
+        frame = self._take_frame(program)
+        try:
+            run = Run(program, frame, binding, arrays, out or {}, seconds)
+            return run_segments(run, crew.block if crew is not None and held else 0, stamps)
+        finally:
+            self._return_frame(frame)
+            if crew is not None and held:
+                crew.release()
 
     def _run_gang(
         self, program: Program, binding: Binding, addresses: list[int], stamps: int

@@ -7,12 +7,14 @@ reads them. Slots are kept per shape, so a call with a known shape writes a doze
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from fissile.runtime.bind import Binding
-from fissile.runtime.memory import Arena, Words, address_of, aligned_words
-from fissile.runtime.program import Program
+from fissile.runtime.memory import Arena, Bytes, Words, address_of, aligned_words
+from fissile.runtime.program import Evaluator, Program
 
 _CONTEXT_WORDS = 16
-_SLOTS, _SCRATCH, _STRIDE, _GANG, _STAMPS = 0, 7, 8, 12, 13
+_SLOTS, _STEPS, _STEP_COUNT, _SCRATCH, _STRIDE, _GANG, _STAMPS = 0, 5, 6, 7, 8, 12, 13
 _LINE_WORDS = 8
 _KEPT_SHAPES = 32
 
@@ -52,6 +54,7 @@ class Frame:
             threads,
         )
         self.last_used = 0.0
+        self.evaluators: dict[int, Evaluator] = {}
 
     def reserve(self, binding: Binding) -> None:
         """Make slots and arena for a shape ahead of its first run."""
@@ -71,6 +74,40 @@ class Frame:
         context[_GANG] = gang
         context[_STAMPS] = stamps
         self._program.image.run(self._address)
+
+    def begin(self, binding: Binding, inputs: Sequence[int], gang: int, stamps: int) -> Words:
+        """Start a call that runs in segments; its slots, which are this frame's own."""
+        self.reserve(binding)
+        for index, address in enumerate(inputs, 2):
+            self._bases[index] = address
+        self._context[_GANG] = gang
+        self._context[_STAMPS] = stamps
+        return self._slots[binding][1]
+
+    def extend(self, arena: int, scratch: int) -> None:
+        """Room for what is known by now, in bytes (scratch: per thread); the arena keeps its contents."""
+        stride = -(-scratch // 64) * 64
+        self._bases[0] = self._arena.extend(arena)
+        self._context[_SCRATCH] = self._scratch.reserve(stride * self._threads)
+        self._context[_STRIDE] = stride
+
+    def place_output(self, index: int, address: int) -> None:
+        """Say where output number `index` is."""
+        self._bases[2 + len(self._program.plan.inputs) + index] = address
+
+    def run_steps(self, first: int, end: int) -> None:
+        """Run the steps from number `first` up to `end`."""
+        if first < end:
+            self._context[_STEPS] = address_of(self._program.plan.steps) + 8 * first
+            self._context[_STEP_COUNT] = end - first
+            self._program.image.run(self._address)
+
+    def bytes_at(self, offset: int, size: int) -> Bytes:
+        """A part of the arena."""
+        memory = self._arena.memory
+        if memory is None:
+            return np.empty(0, np.uint8)
+        return memory[offset : offset + size]
 
     def _slots_of(self, binding: Binding) -> int:
         known = self._slots.get(binding)

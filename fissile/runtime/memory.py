@@ -56,6 +56,15 @@ class Arena:
         self.address = 0
         self.memory: Bytes | None = None
 
+    def extend(self, size: int) -> int:
+        """Like `reserve`, but what is there stays; the old memory lives as long as somebody has a view of it."""
+        old = self.memory
+        if size > self.size and old is not None:
+            self.memory = _pages(max(size, int(self.size * GROWTH)))
+            self.memory[: len(old)] = old
+            self.size, self.address = len(self.memory), address_of(self.memory)
+        return self.reserve(size)
+
     def reserve(self, size: int) -> int:
         """Grow geometrically where `size` does not fit; MemoryError if the system has no more."""
         if size > self.size:

@@ -33,10 +33,14 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class Tensor:
-    """An input or output as the plan sees it: `slots[axis]` holds its extent once bound."""
+    """An input or output as the plan sees it: `slots[axis]` holds its extent once bound.
+
+    level: how many calls must have returned before all extents are known.
+    """
 
     info: TensorInfo
     slots: tuple[int, ...]
+    level: int = 0
 
 
 @dataclass(frozen=True)
@@ -51,13 +55,50 @@ class Symbol:
 
 
 @dataclass(frozen=True)
+class LateSymbol:
+    """A dimension that depends on data: the extent of `axis` of output `output` of call `call`."""
+
+    name: str
+    call: int
+    output: int
+    axis: int
+
+
+@dataclass(frozen=True)
 class Guard:
-    """Two slots that must stand in `relation` for this plan to be valid."""
+    """Two slots that must stand in `relation` for this plan to be valid, once `level` calls have returned."""
 
     left: int
     right: int
     relation: str
     message: str
+    level: int = 0
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor that a call reads or writes: type, base and slot of its byte offset, slots of its extents.
+
+    output: its number among the operator's results (0 for what is read).
+    """
+
+    dtype: DType
+    base: int
+    offset: int
+    slots: tuple[int, ...]
+    output: int = 0
+
+
+@dataclass(frozen=True)
+class Call:
+    """An operator that runs in Python. step: how many native steps come before it."""
+
+    name: str
+    operator: str
+    model: int
+    step: int
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
 
 
 @dataclass(frozen=True)
@@ -92,6 +133,9 @@ class Plan:
     arena: int
     scratch: int
     entries: Mapping[str, int]
+    late: tuple[LateSymbol, ...] = ()
+    calls: tuple[Call, ...] = ()
+    sums: tuple[tuple[int, int], ...] = ()
 
 
 def read_plan(text: bytes | memoryview) -> Plan:
@@ -99,6 +143,7 @@ def read_plan(text: bytes | memoryview) -> Plan:
     try:
         plan = _parsed(json.loads(bytes(text)))
         _check(plan)
+        _check_calls(plan)
     except ArtifactError:
         raise
     except (ValueError, KeyError, TypeError, IndexError) as error:
@@ -139,17 +184,34 @@ def _parsed(raw: Mapping[str, Any]) -> Plan:
         steps,
         int(np.diff(steps).max(initial=1)),
         tuple(
-            Guard(x["left"], x["right"], x["relation"], x["message"]) for x in raw.get("guards", ())
+            Guard(x["left"], x["right"], x["relation"], x["message"], x.get("level", 0))
+            for x in raw.get("guards", ())
         ),
         raw["arena"],
         raw["scratch"],
         dict(raw["entries"]),
+        tuple(
+            LateSymbol(x["name"], x["call"], x["output"], x["axis"]) for x in raw.get("late", ())
+        ),
+        tuple(_call(x, launches) for x in raw.get("calls", ())),
+        tuple((arena, scratch) for arena, scratch in raw.get("sums", ())),
     )
+
+
+def _call(raw: Mapping[str, Any], launches: Sequence[Launch]) -> Call:
+    before = len({launch.step for launch in launches if launch.step < raw["step"]})
+    inputs, outputs = (tuple(map(_operand, raw[side])) for side in ("inputs", "outputs"))
+    return Call(raw["name"], raw["operator"], raw["model"], before, inputs, outputs)
+
+
+def _operand(raw: Mapping[str, Any]) -> Operand:
+    place = raw["base"], raw["offset"], tuple(raw["slots"])
+    return Operand(numpy_dtype(raw["dtype"]), *place, raw.get("output", 0))
 
 
 def _tensor(raw: Mapping[str, Any]) -> Tensor:
     info = TensorInfo(raw["name"], numpy_dtype(raw["dtype"]), tuple(raw["shape"]))
-    return Tensor(info, tuple(raw["slots"]))
+    return Tensor(info, tuple(raw["slots"]), raw.get("level", 0))
 
 
 def _steps(numbers: Sequence[int]) -> Words:
@@ -168,10 +230,13 @@ def _check(plan: Plan) -> None:
     slots += [s for launch in plan.launches for s in (launch.first, launch.tasks)]
     slots += [s for tensor in (*plan.inputs, *plan.outputs) for s in tensor.slots]
     slots += [s for guard in plan.guards for s in (guard.left, guard.right)]
+    slots += [s for pair in plan.sums for s in pair]
+    operands = [o for call in plan.calls for o in (*call.inputs, *call.outputs)]
+    slots += [s for o in operands for s in (o.offset, *o.slots)]
     if any(not 0 <= s < count for s in slots):
         raise _contradiction(f"a slot number is not below {count}")
     bases = 2 + len(plan.inputs) + len(plan.outputs)
-    if any(not 0 <= base < bases for base in plan.patches[:, 1]):
+    if any(not 0 <= base < bases for base in [*plan.patches[:, 1], *(o.base for o in operands)]):
         raise _contradiction(f"a base number is not below {bases}")
     for launch in plan.launches:
         if launch.kernel not in plan.entries:
@@ -185,6 +250,14 @@ def _check(plan: Plan) -> None:
             raise _contradiction(f"symbol {symbol.name} has no such axis, or a bad scale")
     if any(guard.relation not in _RELATIONS for guard in plan.guards):
         raise _contradiction("a guard has an unknown relation")
+
+
+def _check_calls(plan: Plan) -> None:
+    if plan.calls and len(plan.sums) != len(plan.calls) + 1:
+        raise _contradiction("calls and segments do not fit")
+    for late in plan.late:
+        if late.axis >= len(plan.calls[late.call].outputs[late.output].slots):
+            raise _contradiction(f"symbol {late.name} has no such axis")
 
 
 def _contradiction(reason: str) -> ArtifactError:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fissile.runtime.plan import Launch
+from fissile.runtime.plan import Launch, Plan
 
 Seconds = npt.NDArray[np.float64]
 
@@ -69,6 +69,29 @@ class Profile:
             )
             start += seconds
         Path(path).write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
+
+
+def profile_of(
+    plan: Plan, stamps: npt.NDArray[np.int64], calls: Seconds, ticks_per_second: float
+) -> Profile:
+    """The profile of runs: stamps as in `launch_seconds`, calls: seconds [run, call] of operators in Python.
+
+    An operator in Python stands among the launches as kernel "foreign".
+    """
+    launches: list[Launch] = []
+    columns: list[Seconds] = []
+    first = 0
+    for number in range(len(plan.calls) + 1):
+        step = plan.calls[number].step if number < len(plan.calls) else len(plan.steps) - 1
+        end = int(plan.steps[step])
+        if first < end:
+            launches.extend(plan.launches[first:end])
+            columns.append(launch_seconds(stamps[:, 2 * first : 2 * end], ticks_per_second))
+        if number < len(plan.calls):
+            launches.append(Launch("foreign", 0, 0, 0, (plan.calls[number].name,)))
+            columns.append(calls[:, number : number + 1])
+        first = end
+    return Profile(tuple(launches), np.concatenate([np.zeros((len(stamps), 0)), *columns], axis=1))
 
 
 def launch_seconds(stamps: npt.NDArray[np.int64], ticks_per_second: float) -> Seconds:

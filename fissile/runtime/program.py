@@ -4,11 +4,15 @@ In: an `Artifact`. Out: a frozen `Program` with the addresses that native code w
 Invariant: nothing in it changes after loading, so executables with different thread counts share it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from fissile.errors import NotYet
+from fissile.errors import ArtifactError
 from fissile.runtime.artifact import Artifact, choose_target
 from fissile.runtime.image import Image, map_image
 from fissile.runtime.memory import Words, address_of, aligned_words
@@ -17,10 +21,15 @@ from fissile.runtime.weights import data_start
 
 _LAUNCH_WORDS = 4
 
+Evaluator = Callable[[list[npt.NDArray[Any]]], list[npt.NDArray[Any]]]
+
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """`launches`: one record per launch as in codegen/support/gang.ll; `weights`: their address."""
+    """`launches`: one record per launch as in codegen/support/gang.ll; `weights`: their address.
+
+    evaluator: from the number of a foreign operator's model to something that runs it, for one caller at a time.
+    """
 
     artifact: Artifact
     plan: Plan
@@ -28,14 +37,13 @@ class Program:
     launches: Words
     weights: int
     weight_bytes: int
+    evaluator: Callable[[int], Evaluator] | None = None
 
 
 def load_program(artifact: Artifact) -> Program:
     """Map what this CPU needs of the artifact; ArtifactError where it cannot run here."""
     row = choose_target(artifact)
-    foreign = artifact.manifest.get("foreign", ())
-    if foreign:
-        raise NotYet("F109", "artifacts with foreign nodes cannot be run yet", where=list(foreign))
+    evaluator = _evaluator(artifact) if artifact.manifest.get("foreign") else None
     plan = read_plan(artifact.member(row["plan"]))
     image = map_image(artifact, row["code"], plan.entries)
     launches = aligned_words(_LAUNCH_WORDS * len(plan.launches)).reshape(-1, _LAUNCH_WORDS)
@@ -44,4 +52,19 @@ def load_program(artifact: Artifact) -> Program:
     member = artifact.member("weights.safetensors")
     start = data_start(member)
     address = address_of(np.frombuffer(member, np.uint8)) + start
-    return Program(artifact, plan, image, launches, address, len(member) - start)
+    return Program(artifact, plan, image, launches, address, len(member) - start, evaluator)
+
+
+def _evaluator(artifact: Artifact) -> Callable[[int], Evaluator]:
+    """Foreign nodes need the onnx package; nothing else of an artifact does."""
+    try:
+        make: Callable[[bytes], Evaluator] = import_module("fissile.runtime.foreign").evaluator
+    except ImportError as error:
+        raise ArtifactError(
+            "F109",
+            "this artifact has foreign nodes, which need the onnx package",
+            where=list(artifact.manifest["foreign"]),
+            reason=str(error),
+            remedy="pip install onnx",
+        ) from error
+    return lambda number: make(bytes(artifact.member(f"foreign/{number}.onnx")))

@@ -8,7 +8,8 @@
 ; 7 scratch, 8 scratch bytes of a thread, 9 counters, 10 most launches in a step, 11 threads,
 ; 12 gang (0 = alone), 13 time stamps (0 = none).
 ; Patch: destination slot, base index, offset slot. Launch: kernel, first slot, task slot, flags.
-; steps[i] is the first launch of step i; steps[step count] is the number of launches.
+; steps[i] is the first launch of step i (of a segment: its steps may be a part of the plan's);
+; steps[step count] is the launch after the last.
 %context = type { ptr, ptr, ptr, i64, ptr, ptr, i64, ptr, i64, ptr, i64, i64, ptr, ptr }
 %patch = type { i64, i64, i64 }
 %launch = type { ptr, i64, i64, i64 }
@@ -86,13 +87,14 @@ entry:
   %steps = load ptr, ptr %steps.p, align 8
   %count.p = getelementptr %context, ptr %context, i64 0, i32 6
   %count = load i64, ptr %count.p, align 8
+  %begin = load i64, ptr %steps, align 8
   %end.p = getelementptr i64, ptr %steps, i64 %count
   %end = load i64, ptr %end.p, align 8
   %scratch.p = getelementptr %context, ptr %context, i64 0, i32 7
   %scratch = load ptr, ptr %scratch.p, align 8
   br label %loop
 loop:
-  %i = phi i64 [ 0, %entry ], [ %i.next, %after ]
+  %i = phi i64 [ %begin, %entry ], [ %i.next, %after ]
   %more = icmp slt i64 %i, %end
   br i1 %more, label %body, label %done
 body:
