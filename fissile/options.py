@@ -21,8 +21,8 @@ class Options:
 
     disable: names of rewrite rules to leave out. rewrite: False leaves all of them out.
     seed: of anything drawn. strict_shapes: declared ranges are a contract, checked at `run`.
-    workers: compile processes, None for the CPUs allowed. verify: check the program after each
-    stage. affinity: CPUs for the gang, as "0-3" (None: no pinning).
+    workers: compile processes, None for the CPUs allowed. verify: check the loop programs that
+    kernels become. affinity: CPUs for the gang, as "0-3" (None: no pinning).
     """
 
     disable: tuple[str, ...] = ()

@@ -29,12 +29,13 @@ from fissile.codegen.llvm import (
 )
 from fissile.codegen.main import Call, Launch, Memory, bind_entry, expr_dim, stitch
 from fissile.codegen.support import ENTRIES, support_text
-from fissile.errors import CompileError, FissileError, OptionError, did_you_mean
+from fissile.errors import CompileError, FissileError, OptionError, Place, did_you_mean
 from fissile.fission import fission
 from fissile.frontend import OperatorGraph, Value, fix_extents, read_model
 from fissile.ir import loop as L
 from fissile.ir import text
 from fissile.ir.graph import Graph, Node
+from fissile.ir.verify import problems
 from fissile.ir.primitive import constant_value, pack_array
 from fissile.options import Event, Options
 from fissile.orchestrate import plan as plans
@@ -208,7 +209,8 @@ def run(work: Work, progress: Progress, until: str | None = None) -> Work:
 def _advance(stage: Stage, work: Work) -> Work:
     """The work after the stage; a failure that nobody foresaw is told in the form of all others."""
     try:
-        return stage.run(work)
+        done = stage.run(work)
+        return _verified(done) if work.options.verify and done.loops is not work.loops else done
     except FissileError:
         raise
     except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError,
@@ -219,6 +221,15 @@ def _advance(stage: Stage, work: Work) -> Work:
             reason=f"{type(error).__name__}: {error}",
             remedy="report it with the model; -v shows where",
         ) from error
+
+
+def _verified(work: Work) -> Work:
+    """The work, once its loop programs are found well-formed. CompileError F402."""
+    functions = (f for loops in work.loops for f in loops.functions.values())
+    wrong = [Place(f.name, detail=text) for f in functions for text in problems(f)]
+    if wrong:
+        raise CompileError("F402", "loop programs are malformed", where=wrong)
+    return work
 
 
 def show(work: Work, stage: str) -> str:

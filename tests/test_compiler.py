@@ -5,6 +5,7 @@ about them. What needs a fresh interpreter (imports, hash seeds, kills) runs in 
 """
 
 import hashlib
+import importlib
 import json
 import os
 import pickle
@@ -22,7 +23,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import fissile
 from fissile import compiler, demo
-from fissile.errors import FissileError, InvalidFeed, NotYet, OptionError
+from fissile.errors import CompileError, FissileError, InvalidFeed, NotYet, OptionError
 from fissile.options import Event, Options
 
 X = np.random.default_rng(0).standard_normal((2, 5)).astype(np.float32)
@@ -350,6 +351,27 @@ def test_numpy_is_enough_and_weights_are_mapped(tmp_path: Path) -> None:
     assert mapped >= w.nbytes
     assert dirty == 0
     assert total == pytest.approx(3 * float(w.sum(dtype=np.float64)), rel=1e-3, abs=1.0)
+
+
+def test_loop_programs_can_be_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline: Any = importlib.import_module("fissile.pipeline")
+    choices = Options(verify=True)
+    assert fissile.compile(demo.network(), cache=False, options=choices).inputs
+    monkeypatch.setattr(pipeline, "problems", lambda f: [f"{f.name} is odd"])
+    with pytest.raises(CompileError, match="k0 is odd"):
+        fissile.compile(model(), cache=False, options=choices)
+
+
+def test_failures_of_the_compiler_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline: Any = importlib.import_module("fissile.pipeline")
+
+    def broken(*_: object) -> None:
+        raise KeyError("n")
+
+    monkeypatch.setattr(pipeline, "greedy_plan", broken)
+    with pytest.raises(CompileError, match=r"F401: the compiler failed in stage plan") as caught:
+        fissile.compile(model(), cache=False)
+    assert isinstance(caught.value.__cause__, KeyError)
 
 
 def test_events_tell_of_every_stage() -> None:
