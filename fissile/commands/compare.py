@@ -1,19 +1,31 @@
-"""`fissile bench`: the commands that set fissile beside other engines.
+"""`fissile bench` and `fissile verify`: the commands that set fissile beside other engines.
 
 In: a model or an artifact, and engines. Out: a table on stdout, JSON in a file. Exit 3: it ran, and the answer is no.
 """
 
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fissile.commands.opening import existing, open_model
-from fissile.commands.options import Command, choosing, parse_shapes, read_inputs, talking
+from fissile.commands.options import (
+    Command,
+    choosing,
+    compiling,
+    parse_shapes,
+    read_inputs,
+    talking,
+)
 from fissile.console import plain, say, set_up, silent
+
+if TYPE_CHECKING:
+    from fissile.compare.bisect import Finding
+    from fissile.compare.draws import Draw
 
 
 def rivals_option(default: str) -> Callable[[Command], Command]:
@@ -87,6 +99,80 @@ def bench_command(
             Path(file).write_text(json.dumps(document), encoding="utf-8")
     low = [r for r in found.rivals() if fail_below is not None and r.ratio < fail_below]
     return 3 if low else 0
+
+
+@click.command("verify")
+@click.argument("model", type=click.Path(path_type=Path))
+@rivals_option("onnxruntime")
+@click.option("--bisect", is_flag=True, help="Name the operator, rule or kernel that is wrong.")
+@click.option("--model", "source", type=click.Path(path_type=Path), help="The .onnx of a .fsl.")
+@click.option("--input", "inputs", multiple=True, help="x=file.npy, or a .npz with all inputs.")
+@click.option("--seed", default=0, show_default=True, help="Of what is drawn.")
+@click.option("--calls", default=4, show_default=True, help="Calls at different shapes.")
+@click.option("--tolerance", default=1e-4, show_default=True, help="Of the largest magnitude.")
+@compiling
+def verify_command(
+    model: Path,
+    against: str,
+    bisect: bool,
+    source: Path | None,
+    inputs: tuple[str, ...],
+    seed: int,
+    calls: int,
+    tolerance: float,
+    as_json: bool,
+    quiet: bool,
+    **choices: Any,
+) -> int:
+    """Compare MODEL (.onnx or .fsl) with engines that say what it means; exit 3 if it differs."""
+    set_up(quiet=quiet, verbose=choices.pop("verbose"))
+    from fissile.compare import draws, pair, verify
+
+    ranges = parse_shapes(choices["shapes"])
+    executable = open_model(existing(model), quiet or as_json, **choices)
+    path = pair.find_model(model, executable.manifest, source) if model.suffix == ".fsl" else model
+    given = read_inputs(inputs, executable)
+    drawn = draws.draws(executable, ranges, seed)
+    if given:
+        drawn = iter([draws.given(executable, given, ranges, seed)])
+    progress = silent if quiet or as_json else say
+    oracles = [name for name in against.split(",") if name]
+    report = verify.verify(
+        executable, path, oracles, drawn, count=calls, tolerance=tolerance, progress=progress
+    )
+    finding = None
+    if bisect and report.failed is not None:
+        finding = _bisect(path, report.failed, tolerance, progress, choices)
+    if as_json:
+        document = report.as_dict() | {"finding": None if finding is None else asdict(finding)}
+        print(json.dumps(document))
+    else:
+        print(plain(report.text(tolerance)))
+        if bisect and report.failed is not None:
+            print(plain(finding.text() if finding else NO_LEVEL))
+    return 0 if report.agrees else 3
+
+
+NO_LEVEL = "every level agrees with the one before it: roundings add up over many of them"
+
+
+def _bisect(
+    model: Path,
+    failed: "tuple[str, Draw]",
+    tolerance: float,
+    progress: Callable[[str], None],
+    choices: Mapping[str, Any],
+) -> "Finding | None":
+    from fissile.compare.bisect import Case, bisect
+    from fissile.options import Options, resolve_target
+    from fissile.pipeline import Work
+
+    oracle, draw = failed
+    targets = tuple(resolve_target(name) for name in choices["target"].split(","))
+    options = Options(disable=choices["disable"])
+    work = Work(model, None, targets, 1, options, parse_shapes(choices["shapes"]))
+    case = Case(draw.feeds, oracle, tolerance * draw.factor)
+    return bisect(work, model, case, progress)
 
 
 def _counts(text: str) -> tuple[int, ...]:

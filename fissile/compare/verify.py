@@ -1,0 +1,155 @@
+"""Is the answer right: an executable beside engines that say what its model means (DESIGN 1).
+
+In: an executable, its model, oracles, drawn calls. Out: a `Report`: per oracle, call and output how far
+they are apart. Invariant: the tolerance is relative to the largest finite magnitude of the expected
+output, special values must stand at equal places, and a call that the oracle itself refuses is no
+difference but is said.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fissile.compare.difference import Difference, difference
+from fissile.compare.draws import Draw
+from fissile.compare.oracle import Oracle, load_oracle
+from fissile.errors import InvalidFeed
+from fissile.runtime.executable import Executable
+
+Array = np.ndarray[Any, np.dtype[Any]]
+TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True)
+class Row:
+    """One output in one call against one oracle."""
+
+    oracle: str
+    draw: str
+    output: str
+    found: Difference
+    tolerance: float
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the output is right."""
+        return self.found.within(self.tolerance)
+
+
+@dataclass(frozen=True)
+class Report:
+    """rows of all calls; refused: what an oracle did not take, and why; failed: a call that differs, and its oracle."""
+
+    rows: tuple[Row, ...]
+    refused: tuple[str, ...]
+    failed: tuple[str, Draw] | None
+
+    @property
+    def agrees(self) -> bool:
+        """Whether something was compared and nothing differs."""
+        return bool(self.rows) and all(row.agrees for row in self.rows)
+
+    def text(self, tolerance: float) -> str:
+        """A line per oracle and output, the worst call of each; then what was refused."""
+        lines = [f"{'output':24} {'against':12} {'max abs':>9} {'max rel':>9}         worst at"]
+        for oracle, output in dict.fromkeys((r.oracle, r.output) for r in self.rows):
+            rows = [r for r in self.rows if (r.oracle, r.output) == (oracle, output)]
+            lines.append(_line(max(rows, key=lambda r: (not r.agrees, _size(r)))))
+        calls = len(dict.fromkeys((r.oracle, r.draw) for r in self.rows))
+        lines.append(
+            f"{calls} calls; tolerance {tolerance:g} of the largest finite magnitude of the output, "
+            "NaN and infinities at equal places"
+        )
+        return "\n".join([*lines, *self.refused])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for `--json`."""
+        rows = [asdict(row) | {"agrees": row.agrees} for row in self.rows]
+        return {"agrees": self.agrees, "rows": rows, "refused": list(self.refused)}
+
+
+def verify(
+    executable: Executable,
+    model: Path,
+    oracles: Sequence[str],
+    calls: Iterable[Draw],
+    *,
+    count: int = 4,
+    tolerance: float = TOLERANCE,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Report:
+    """Compare at `count` calls that the oracles take; the last one also with large values."""
+    loaded = {name: load_oracle(name, model) for name in oracles}
+    rows: list[Row] = []
+    refused: list[str] = []
+    taken: list[Draw] = []
+    failed: tuple[str, Draw] | None = None
+    for draw in _with_large(calls, count, taken):
+        progress(f"comparing at {draw.label}")
+        found, reasons = _compare(executable, loaded, draw, tolerance)
+        refused += reasons
+        rows += found
+        if found and not reasons and draw.factor == 1:
+            taken.append(draw)
+        wrong = [row.oracle for row in found if not row.agrees]
+        if wrong and failed is None:
+            failed = wrong[0], draw
+    return Report(tuple(rows), tuple(refused), failed)
+
+
+def _with_large(calls: Iterable[Draw], count: int, taken: list[Draw]) -> Iterable[Draw]:
+    """Calls until `count` are taken, then the last of those once more with large values."""
+    for draw in calls:
+        yield draw
+        if len(taken) >= count:
+            break
+    if taken and any(array.dtype.kind == "f" for array in taken[-1].feeds.values()):
+        yield taken[-1].enlarged()
+
+
+def _compare(
+    executable: Executable, oracles: Mapping[str, Oracle], draw: Draw, tolerance: float
+) -> tuple[list[Row], list[str]]:
+    rows: list[Row] = []
+    refused: list[str] = []
+    for name, oracle in oracles.items():
+        try:
+            expected = oracle(draw.feeds)
+        except Exception as error:  # noqa: BLE001 - every engine has its own way to refuse
+            reason = (str(error).strip().splitlines() or [""])[0]
+            refused.append(f"{name} refuses {draw.label}: {type(error).__name__}: {reason[:160]}")
+            continue
+        for output, gap in _gaps(executable, draw, expected).items():
+            rows.append(Row(name, draw.label, output, gap, tolerance * draw.factor))
+    return rows, refused
+
+
+def _gaps(
+    executable: Executable, draw: Draw, expected: Mapping[str, Array]
+) -> dict[str, Difference]:
+    try:
+        found = executable.run(draw.feeds)
+    except InvalidFeed as error:
+        reason = f"refused: {error.message} {error.reason}"
+        return {name: Difference(math.inf, math.inf, reason) for name in expected}
+    return {name: difference(np.asarray(expected[name]), found[name]) for name in found}
+
+
+def _size(row: Row) -> float:
+    return row.found.max_rel / row.tolerance
+
+
+def _line(row: Row) -> str:
+    verdict = "pass" if row.agrees else "FAIL"
+    where = f"{row.draw}{': ' if row.found.reason else ''}{row.found.reason}"
+    if row.found.reason:
+        numbers = f"{'-':>9} {'-':>9}"
+    else:
+        numbers = f"{row.found.max_abs:9.1e} {row.found.max_rel:9.1e}"
+    return f"{row.output[:24]:24} {row.oracle:12} {numbers}   {verdict}  {where}"

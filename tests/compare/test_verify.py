@@ -1,0 +1,107 @@
+"""`fissile verify`: agreement at drawn shapes, and wrong rules and kernels planted and found by one command."""
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from .conftest import Command
+
+WRONG_RULE = """
+from fissile.ir.graph import make
+from fissile.ir.primitive import PRIMITIVES
+from fissile.rewrite.rule import RULES, Refused, Rule
+def apply(node):
+    return make(PRIMITIVES["tanh"], *node.inputs)
+RULES["sigmoid_is_tanh"] = Rule(
+    "sigmoid_is_tanh", "sigmoid(x) -> tanh(x)", ("sigmoid",), apply, "fissile.rewrite.algebra")
+"""
+WRONG_KERNEL = """
+from dataclasses import replace
+import fissile.pipeline as pipeline
+from fissile.ir import loop as L
+right = pipeline.lower_all
+def change(e):
+    return L.op("tanh", *e.args) if isinstance(e, L.Op) and e.op == "sigmoid" else None
+def wrong(row):
+    body = L.map_stmt(row.function.body, L.mapper(change))
+    return replace(row, function=replace(row.function, body=body))
+pipeline.lower_all = lambda kernels, target: [wrong(row) for row in right(kernels, target)]
+"""
+
+WRONG_FISSION = """
+import fissile.fission.driver
+from fissile.fission.table import TABLE
+TABLE["", "Sigmoid"] = TABLE["", "Tanh"]
+"""
+
+
+@pytest.mark.parametrize("oracle", ["reference", "onnxruntime"])
+def test_a_right_model_agrees_at_every_shape(fissile: Command, model: Path, oracle: str) -> None:
+    if oracle == "onnxruntime":
+        pytest.importorskip(oracle)
+    done = fissile("verify", model, "--against", oracle, "--calls", 3, "--json", "--bisect")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert found["agrees"]
+    assert found["finding"] is None
+    labels = {row["draw"] for row in found["rows"]}
+    assert len(labels) == 4
+    assert sum("x100" in label for label in labels) == 1
+
+
+def test_a_planted_rule_is_found(fissile: Command, model: Path) -> None:
+    options = ("--against", "reference", "--calls", 1, "--no-cache", "--bisect")
+    done = fissile("verify", model, *options, code=WRONG_RULE)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "FAIL" in done.stdout
+    assert "the difference comes in with rule sigmoid_is_tanh" in done.stdout
+    assert "ONNX nodes: s2" in done.stdout
+    assert "--disable sigmoid_is_tanh" in done.stdout
+    off = ("--disable", "sigmoid_is_tanh")
+    assert fissile("verify", model, *options, *off, code=WRONG_RULE).returncode == 0
+
+
+def test_a_planted_kernel_is_found(fissile: Command, model: Path) -> None:
+    options = ("--against", "reference", "--calls", 1, "--no-cache", "--bisect", "--json")
+    done = fissile("verify", model, *options, code=WRONG_KERNEL)
+    assert done.returncode == 3, done.stdout + done.stderr
+    finding = json.loads(done.stdout)["finding"]
+    assert finding["level"] == "kernel"
+    assert "s2" in finding["nodes"]
+    assert "sigmoid" in finding["detail"]
+
+
+def test_a_planted_definition_is_found(fissile: Command, model: Path) -> None:
+    options = ("--against", "reference", "--calls", 1, "--no-cache", "--bisect", "--json")
+    done = fissile("verify", model, *options, code=WRONG_FISSION)
+    assert done.returncode == 3, done.stdout + done.stderr
+    finding = json.loads(done.stdout)["finding"]
+    assert (finding["level"], finding["name"]) == ("fission", "Sigmoid(17)")
+    assert finding["nodes"] == ["s2"]
+
+
+def test_a_model_that_nobody_can_compare_is_not_right(fissile: Command, tmp_path: Path) -> None:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 7])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    node = helper.make_node("Relu", ["x"], ["y"], name="only")
+    path = tmp_path / "relu.onnx"
+    opsets = [helper.make_opsetid("", 17)]
+    graph = helper.make_graph([node], "g", [x], [y])
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    refuse = (
+        "import fissile.compare.oracle as o\n"
+        "def refuse(feeds): raise RuntimeError('no thanks')\n"
+        "o.ORACLES['reference'] = lambda model: refuse"
+    )
+    done = fissile("verify", path, "--against", "reference", "--calls", 1, code=refuse)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "no thanks" in done.stdout
+
+
+def test_unknown_oracles_are_refused(fissile: Command, model: Path) -> None:
+    done = fissile("verify", model, "--against", "referense")
+    assert done.returncode == 1
+    assert 'did you mean "reference"?' in done.stderr
