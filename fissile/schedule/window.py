@@ -76,8 +76,11 @@ def _run(
     if not _contiguous(row.space, inside, tap, channel):
         return slow
 
+    single = equal(row.space.ranges[channel], 1) is True  # its index may be gone from the address
+    along, still = (tap, channel) if single else (channel, tap)
+
     def element(c: L.Expr) -> L.Expr:
-        return L.substitute(inside, {tap: L.const(0), channel: L.plus(low, c)})
+        return L.substitute(inside, {still: L.const(0), along: L.plus(low, c)})
 
     fast = row.run(L.plus(begin, low), L.minus(high, low), element)
     if condition is None:

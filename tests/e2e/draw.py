@@ -26,8 +26,8 @@ LARGE = (97, 130, 257, 300, 530)
 FREE = (0, 1, 2, 3, 5, 6, 7, 12, 13, 14, 15, 16, 17, 31, 37, 48, 97)
 FLOATS = (FLOAT32, FLOAT64)
 NUMBERS = (FLOAT32, FLOAT64, INT32, INT64, UINT8)
-ODD = (0.0, -0.0, 1.0, -1.5, math.inf, -math.inf, math.nan, 1e-41, -1e-45, 0.5)
-SPECIAL = (*ODD, 3e38, -3e38)
+ODD = (0.0, -0.0, 1.0, -1.5, math.inf, -math.inf, math.nan)
+SPECIAL = (*ODD, 1e-41, -1e-45, 3e38, -3e38)
 Draw = Callable[[Any], Any]
 
 
@@ -35,8 +35,8 @@ Draw = Callable[[Any], Any]
 class Case:
     """A graph, the assignments of its free dimensions to try, the seed of its inputs, and the kind of their values.
 
-    filling: "whole" (small integers: sums and products are exact), "real", "odd" (NaN, infinities, denormals), or
-    "special" (huge numbers, too: their sums depend on the order).
+    filling: "whole" (small integers: sums and products are exact), "real", "odd" (NaN and infinities among
+    integers), or "special" (huge and tiny numbers, too: their sums depend on the order).
     """
 
     graph: Graph
@@ -115,13 +115,13 @@ def values_of(
     if of.is_integer:
         low, high = (0, 9) if of.kind == "u" else (-4, 5)
         return rng.integers(low, high, shape).astype(of.numpy)
-    if filling == "whole":
+    if filling in ("whole", "odd"):
         values = rng.integers(-3, 4, shape).astype(np.float64)
     else:
         values = rng.uniform(-2, 2, shape)
-        if filling in ("odd", "special"):
-            chosen = rng.choice(np.array(ODD if filling == "odd" else SPECIAL), shape)
-            values = np.where(rng.random(shape) < 0.3, chosen, values)
+    if filling in ("odd", "special"):
+        chosen = rng.choice(np.array(ODD if filling == "odd" else SPECIAL), shape)
+        values = np.where(rng.random(shape) < 0.3, chosen, values)
     if of is BFLOAT16:
         return to_bfloat16(values.astype(np.float32))
     with np.errstate(all="ignore"):

@@ -188,3 +188,14 @@ def test_depth_of_several_blocks(n: int) -> None:
     """Partial sums are kept between blocks of the depth, at ragged rows and columns."""
     x, y = given("x", N, 530), given("y", 530, 3)
     check(graph_of(prim("abs", prim("matmul", x, y))), n=n)
+
+
+@pytest.mark.parametrize("high", [0, 2])
+def test_windows_of_a_reshaped_tensor_of_one_channel(high: int) -> None:
+    """The unit axis has no index in the address, so a run may not step along it."""
+    x = prim("reshape", given("x", 1, 5, 3), shape=(1, 15, 1))
+    zero = data(np.array(0, np.float32))
+    padded = prim("pad", x, low=(0, 0, 0), high=(0, high, 0), value=zero)
+    w = given("w", 3, 1, 2)
+    for source in (x, padded):
+        check(graph_of(prim("conv", source, w, groups=1, strides=(2,), dilations=(1,))))
