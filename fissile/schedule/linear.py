@@ -214,7 +214,7 @@ class _Linear:
     def packed(self) -> L.Buffer:
         """The block's rows of the left operand: row after row, `pitch` apart."""
         rows = BLOCK_ROWS + self.shape.rows
-        return L.buffer("rows", self.dtype, (rows * self.pitch,), L.Space.SCRATCH)
+        return L.buffer("left", self.dtype, (rows * self.pitch,), L.Space.SCRATCH)
 
     @property
     def partial(self) -> L.Buffer:
