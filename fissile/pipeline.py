@@ -35,8 +35,8 @@ from fissile.frontend import OperatorGraph, Value, fix_extents, read_model
 from fissile.ir import loop as L
 from fissile.ir import text
 from fissile.ir.graph import Graph, Node
-from fissile.ir.verify import problems
 from fissile.ir.primitive import constant_value, pack_array
+from fissile.ir.verify import problems
 from fissile.options import Event, Options
 from fissile.orchestrate import plan as plans
 from fissile.orchestrate.greedy import greedy_plan
