@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from fissile.commands.compare import bench_command, verify_command
+from fissile.commands.compare import bench_command, fission_command, verify_command
 from fissile.commands.opening import (
     check_output,
     compile_model,
@@ -310,6 +310,7 @@ def demo_command(threads: int | None, as_json: bool, quiet: bool, verbose: bool)
 
 cli.add_command(bench_command)
 cli.add_command(verify_command)
+cli.add_command(fission_command)
 
 
 # ---- looks ---------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
-"""`fissile bench` and `fissile verify`: the commands that set fissile beside other engines.
+"""`fissile bench`, `verify` and `fission`: the commands that set fissile beside other engines.
 
-In: a model or an artifact, and engines. Out: a table on stdout, JSON in a file. Exit 3: it ran, and the answer is no.
+In: a model or an artifact, and engines. Out: a table on stdout, JSON in a file, a model for other
+engines. Exit 3: it ran, and the answer is no.
 """
 
 import json
@@ -16,6 +17,7 @@ from fissile.commands.opening import existing, open_model
 from fissile.commands.options import (
     Command,
     choosing,
+    common,
     compiling,
     parse_shapes,
     read_inputs,
@@ -173,6 +175,34 @@ def _bisect(
     work = Work(model, None, targets, 1, options, parse_shapes(choices["shapes"]))
     case = Case(draw.feeds, oracle, tolerance * draw.factor)
     return bisect(work, model, case, progress)
+
+
+@click.command("fission")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Default: STEM.fission.onnx")
+@click.option("--shape", "shapes", multiple=True, help="batch=8 fixes a dimension.")
+@click.option("--canonical", is_flag=True, help="After the rewrite rules that always apply.")
+@common
+def fission_command(
+    model: Path,
+    output: Path | None,
+    shapes: tuple[str, ...],
+    canonical: bool,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+) -> int:
+    """Write MODEL's primitive graph as standard ONNX, which any engine runs."""
+    set_up(quiet=quiet, verbose=verbose)
+    from fissile.compare.split import split
+
+    path = output or Path(f"{model.stem}.fission.onnx")
+    done = split(existing(model), path, parse_shapes(shapes), canonical=canonical)
+    if as_json:
+        print(json.dumps({"model": str(path), **asdict(done)}))
+    else:
+        print(plain(f"wrote    {path} · {done.text()}"))
+    return 0
 
 
 def _counts(text: str) -> tuple[int, ...]:
