@@ -27,6 +27,7 @@ from fissile.errors import (
     NotYet,
     OptionError,
     Place,
+    UnsupportedError,
 )
 from fissile.options import Event, Options, resolve_target
 from fissile.runtime.executable import Executable, load
@@ -67,7 +68,8 @@ def compile(
     """Compile `model` to an executable (PRODUCT 4.1); from the compile cache where it was compiled before.
 
     threads: gang size, None for the default rule. target: "native", a name, or several. base_dir: folder of external
-    data of a model given as bytes. Raises FissileError: ModelError, UnsupportedError, OptionError, CompileError.
+    data of a model given as bytes. foreign: what to do about operators that run in Python only; "error" refuses, "warn"
+    names them in a FissileWarning. Raises FissileError: ModelError, UnsupportedError, OptionError, CompileError.
     """
     _check_options(shapes, budget, foreign, options)
     chosen = options or Options()
@@ -80,9 +82,13 @@ def compile(
         _plain_shapes(shapes),
         chosen,
     )
-    if not (cache and source.sha256):
-        return load(_compiled(request, report), threads=threads)
-    return _cached(request, threads, report)
+    if cache and source.sha256:
+        executable = _cached(request, threads, report)
+    else:
+        executable = load(_compiled(request, report), threads=threads)
+    if executable.foreign and foreign != "allow":
+        _about_foreign(executable, source, foreign)
+    return executable
 
 
 def check(model: Model, *, target: str | Target = "native") -> Support:
@@ -91,7 +97,7 @@ def check(model: Model, *, target: str | Target = "native") -> Support:
     frontend, fission = import_module("fissile.frontend"), import_module("fissile.fission")
     source = _source(model, None)
     operators = frontend.read_model(source.model, source.base_dir)
-    return Support(len(operators.operators), (), fission.unsupported(operators))
+    return Support(len(operators.operators), *fission.placed(operators))
 
 
 def optimize(model: Model, *, options: Options | None = None) -> bytes:
@@ -272,6 +278,27 @@ def _code_stamp() -> str:
             status = os.stat(os.path.join(folder, name))
             facts.append(f"{name} {status.st_size} {status.st_mtime_ns}")
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
+
+
+def _about_foreign(executable: Executable, source: Source, foreign: str) -> None:
+    """Refuse, or warn about, what runs in Python."""
+    calls = executable.program.plan.calls
+    if foreign == "warn":
+        named = ", ".join(f"{c.name} ({c.operator})" for c in calls)
+        count = "1 operator runs" if len(calls) == 1 else f"{len(calls)} operators run"
+        text = f"{count} in Python, not natively: {named}"
+        warnings.warn(text, FissileWarning, stacklevel=3)
+        return
+    frontend, fission = import_module("fissile.frontend"), import_module("fissile.fission")
+    places, _ = fission.placed(frontend.read_model(source.model, source.base_dir))
+    raise UnsupportedError(
+        "F024",
+        f"{len(places)} operators can run in Python only" if len(places) != 1
+        else "1 operator can run in Python only",
+        where=places,
+        reason='foreign="error" allows native operators alone',
+        remedy=["--foreign allow", 'compile(..., foreign="allow")'],
+    )
 
 
 # ---------------------------------------------------------------- what is done

@@ -11,9 +11,9 @@ from fissile.fission import (
     resize,
     shape,
 )
-from fissile.fission.driver import fission, unsupported
+from fissile.fission.driver import fission, placed, unsupported
 from fissile.fission.table import TABLE
 
 FAMILIES = (elementwise, reduction, normalization, layout, linear, pooling, indexing, resize, shape)
 
-__all__ = ["FAMILIES", "TABLE", "fission", "unsupported"]
+__all__ = ["FAMILIES", "TABLE", "fission", "placed", "unsupported"]

@@ -57,11 +57,8 @@ def fission(operators: OperatorGraph, foreign: bool = False) -> Graph:
     "4*h" is one; an unnamed extent k of input x is a symbol `x:k` of its own. UnsupportedError names
     all operators without a native definition, ModelError the one whose types are impossible.
     """
-    inputs = tuple(_input(value) for value in operators.inputs)
-    walk = _Walk({v.name: node for v, node in zip(operators.inputs, inputs, strict=True)})
-    if foreign:
-        walk.foreign = Foreigners(symbols={s for node in inputs for s in mentioned(node)})
-    _run(walk, operators, [o.name for o in operators.outputs])
+    walk = _walked(operators, foreign)
+    inputs = tuple(node for v in operators.inputs if (node := walk.values[v.name]) is not None)
     if walk.problems:
         raise _unsupported(walk.problems)
     outputs = tuple((o.name, _output(walk, o.name)) for o in operators.outputs)
@@ -70,16 +67,30 @@ def fission(operators: OperatorGraph, foreign: bool = False) -> Graph:
     return replace(graph, guards=tuple(_guards(graph, walk.guards)))
 
 
-def unsupported(operators: OperatorGraph, foreign: bool = False) -> tuple[Place, ...]:
-    """The operators that have no native definition, each with its reason; empty when there is none.
-
-    foreign: only those that cannot run in Python either.
-    """
+def placed(operators: OperatorGraph) -> tuple[tuple[Place, ...], tuple[Place, ...]]:
+    """(operators that run in Python, operators that do not run at all), each with the reason."""
     try:
-        fission(operators, foreign)
+        walk = _walked(operators, foreign=True)
+    except UnsupportedError as error:
+        return (), error.where
+    return tuple(walk.foreign.places if walk.foreign else ()), tuple(walk.problems)
+
+
+def unsupported(operators: OperatorGraph) -> tuple[Place, ...]:
+    """The operators that have no native definition, each with its reason; empty when there is none."""
+    try:
+        return tuple(_walked(operators, foreign=False).problems)
     except UnsupportedError as error:
         return error.where
-    return ()
+
+
+def _walked(operators: OperatorGraph, foreign: bool) -> _Walk:
+    inputs = tuple(_input(value) for value in operators.inputs)
+    walk = _Walk({v.name: node for v, node in zip(operators.inputs, inputs, strict=True)})
+    if foreign:
+        walk.foreign = Foreigners(symbols={s for node in inputs for s in mentioned(node)})
+    _run(walk, operators, [o.name for o in operators.outputs])
+    return walk
 
 
 def _unsupported(problems: Iterable[Place]) -> UnsupportedError:
