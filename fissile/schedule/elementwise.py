@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from fissile.ir import loop as L
+from fissile.ir.affine import LITERAL
 from fissile.ir.dim import DimLike, equal, max_, min_, product
 from fissile.ir.graph import Node
 from fissile.ir.primitive import unflatten
 from fissile.orchestrate.follow import Index
 from fissile.orchestrate.plan import Anchor, Kernel
 from fissile.schedule.kernel import TASK_ELEMENTS, Builder, Lowered, grid
+
+STRIDED_COLUMNS = 256  # columns of a task that reads along another axis: as many cache lines as stay near
 
 Stores = list[tuple[Node, L.Expr, L.Expr]]  # (tensor, address, value)
 
@@ -20,11 +25,25 @@ def lower_elementwise(kernel: Kernel) -> Lowered:
     groups = _fused(kernel, shape, axes)
     build = Builder(kernel)
     extents = [product(shape[a] for a in group) for group in groups]
+    few = extents.pop() if _is_few(extents) else 1
     rows, columns = product(extents[:-1]), (extents[-1] if extents else 1)
     row, column = build.space.loop("row", rows), build.space.loop("column", columns)
     variables = [*unflatten(row, tuple(extents[:-1]), build.space.extent), column]
-    at = _index(build, shape, groups, variables)
-    return _nest(build, _stores(build, at), rows, columns, row, column)
+    nest = _Nest(build, rows, columns, row, column)
+    if few == 1:
+        at = _index(build, shape, groups, variables)
+        return nest.lowered(_stores(build, at))
+    element = build.space.loop("element", few)
+    stores = _stores(build, _index(build, shape, groups, [*variables, element]))
+    return nest.lowered(stores, element)
+
+
+def _is_few(extents: list[DimLike]) -> bool:
+    """Whether the last loop is too short for vectors and the one before it is not."""
+    if len(extents) < 2 or not isinstance(extents[-1], int) or extents[-1] > LITERAL:
+        return False
+    before = extents[-2]
+    return not isinstance(before, int) or before > LITERAL
 
 
 def _domain(kernel: Kernel) -> tuple[DimLike, ...]:
@@ -94,23 +113,49 @@ def _divisions(kernel: Kernel, shape: tuple[DimLike, ...], groups: list[list[int
     return sum(isinstance(e, L.Op) and e.op in ("floordiv", "mod") for e in seen)
 
 
-def _nest(
-    build: Builder, stores: Stores, rows: DimLike, columns: DimLike, row: L.Var, column: L.Var
-) -> Lowered:
-    """for task: for row: for column (vectorized): store"""
-    per_column = min_(columns, TASK_ELEMENTS) if isinstance(columns, int) else TASK_ELEMENTS
-    per_row = max_(1, TASK_ELEMENTS // max_(1, columns))
-    tasks, task, part = grid(build, rows, per_row, columns, max_(1, per_column))
-    i, j = L.var("i"), L.var("j")
-    here = {row: L.plus(part["first_row"], i), column: L.plus(part["first_column"], j)}
-    body = L.block(
-        *(
-            L.Store(build.tensor(node), (L.substitute(address, here),), L.substitute(value, here))
-            for node, address, value in stores
+@dataclass(frozen=True)
+class _Nest:
+    """for task: for row: for column (vectorized): for element of a last axis too short for vectors: store"""
+
+    build: Builder
+    rows: DimLike
+    columns: DimLike
+    row: L.Var
+    column: L.Var
+
+    def lowered(self, stores: Stores, element: L.Var | None = None) -> Lowered:
+        """The function of these stores."""
+        build = self.build
+        most = TASK_ELEMENTS if self._in_order(stores) else STRIDED_COLUMNS
+        whole = isinstance(self.columns, int) and self.columns <= most
+        per_column = max_(1, self.columns) if whole else most
+        per_row = max_(1, TASK_ELEMENTS // max_(1, min_(self.columns, most)))
+        tasks, task, part = grid(build, self.rows, per_row, self.columns, per_column)
+        i, j = L.var("i"), L.var("j")
+        here: dict[L.Var, L.Expr] = {
+            self.row: L.plus(part["first_row"], i),
+            self.column: L.plus(part["first_column"], j),
+        }
+        body = L.block(
+            *(
+                L.Store(
+                    build.tensor(node), (L.substitute(address, here),), L.substitute(value, here)
+                )
+                for node, address, value in stores
+            )
         )
-    )
-    inner = L.For(j, part["columns"], body, L.Kind.VECTORIZED)
-    nest = L.For(
-        task, build.role("tasks", tasks), L.For(i, part["rows"], inner), L.Kind.PARALLEL
-    )
-    return build.lowered(nest, tasks)
+        if element is not None:
+            extent = build.space.ranges[element]
+            body = L.For(element, build.space.extent(extent), body, L.Kind.UNROLLED)
+        inner = L.For(j, part["columns"], body, L.Kind.VECTORIZED)
+        rows = L.For(i, part["rows"], inner)
+        nest = L.For(task, build.role("tasks", tasks), rows, L.Kind.PARALLEL)
+        return build.lowered(nest, tasks)
+
+    def _in_order(self, stores: Stores) -> bool:
+        """Whether every access walks memory along the columns; else few columns keep its lines in the cache."""
+        addresses = [address for _, address, _ in stores]
+        for _, _, value in stores:
+            addresses += [e.index[0] for e in L.walk(value) if isinstance(e, L.Load)]
+        steps = (self.build.space.affine(a).coefficient(self.column) for a in addresses)
+        return all(equal(step, 0) is True or equal(step, 1) is True for step in steps)

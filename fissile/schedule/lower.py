@@ -18,6 +18,7 @@ from fissile.schedule.linear import lower_linear, lower_pack
 from fissile.schedule.reduction import lower_reduction
 from fissile.schedule.rows import lower_rows
 from fissile.schedule.scan import lower_scan
+from fissile.schedule.sliding import is_sliding, lower_sliding
 from fissile.target import Target
 
 _ACCUMULATORS = 4  # vectors summed side by side: hides the latency of an addition
@@ -31,6 +32,8 @@ def lower(kernel: Kernel, target: Target) -> Lowered:
         return lower_pack(kernel)
     if kernel.anchor is Anchor.ROWS:
         return lower_rows(kernel, _lanes(kernel, target))
+    if kernel.anchor is Anchor.REDUCE and is_sliding(kernel.nodes[0]):
+        return lower_sliding(kernel, target)
     if kernel.anchor is Anchor.REDUCE:
         return lower_reduction(kernel, _lanes(kernel, target))
     if kernel.anchor is Anchor.SCAN:

@@ -72,7 +72,7 @@ def _run(
 ) -> L.Stmt:
     """Elements [low, high) of the last tap axis and the channels, which start at `begin` of the window."""
     slow = _tap_by_tap(row, value, tap, channel, begin, low, high)
-    condition, inside = _guard(value)
+    condition, inside = guarded(value, L.const(0, value.dtype))
     if not _contiguous(row.space, inside, tap, channel):
         return slow
 
@@ -85,7 +85,7 @@ def _run(
     fast = row.run(L.plus(begin, low), L.minus(high, low), element)
     if condition is None:
         return fast
-    if not _is_interval(row.space, condition, tap) or channel in L.walk(condition):
+    if not is_interval(row.space, condition, tap) or channel in L.walk(condition):
         return slow
     last = L.minus(row.space.extent(row.space.ranges[tap]), 1)
     ends = (L.substitute(condition, {tap: e}) for e in (L.const(0), last))
@@ -110,13 +110,20 @@ def _tap_by_tap(
     return L.For(t, L.minus(L.ceildiv(high, channels), first), run)
 
 
-def _guard(value: L.Expr) -> tuple[L.Expr | None, L.Expr]:
-    """(condition, element) of a guarded read, (None, element) of a plain one."""
-    if not isinstance(value, L.Op) or value.op != "select":
-        return None, value
-    condition, inside, outside = value.args
-    is_zero = isinstance(outside, L.Const) and outside.value == 0
-    return (condition, inside) if is_zero else (None, value)
+def guarded(value: L.Expr, neutral: L.Expr) -> tuple[L.Expr | None, L.Expr]:
+    """(condition, element) of a read that is `neutral` where the condition fails, (None, value) of any other."""
+    if isinstance(value, L.Op) and value.op == "select" and value.args[2] is neutral:
+        return value.args[0], value.args[1]
+    return None, value
+
+
+def conjuncts(condition: L.Expr | None) -> list[L.Expr]:
+    """The terms of a conjunction."""
+    if condition is None:
+        return []
+    if isinstance(condition, L.Op) and condition.op == "and":
+        return [c for a in condition.args for c in conjuncts(a)]
+    return [condition]
 
 
 def _contiguous(space: Space, element: L.Expr, tap: L.Var, channel: L.Var) -> bool:
@@ -133,12 +140,12 @@ def _contiguous(space: Space, element: L.Expr, tap: L.Var, channel: L.Var) -> bo
     )
 
 
-def _is_interval(space: Space, condition: L.Expr, tap: L.Var) -> bool:
+def is_interval(space: Space, condition: L.Expr, tap: L.Var) -> bool:
     """Whether the taps that satisfy a condition are an interval: a conjunction of affine comparisons."""
     if not isinstance(condition, L.Op):
         return False
     if condition.op == "and":
-        return all(_is_interval(space, a, tap) for a in condition.args)
+        return all(is_interval(space, a, tap) for a in condition.args)
     if condition.op not in _COMPARISONS:
         return False
     sides = [space.affine(a) for a in condition.args]
