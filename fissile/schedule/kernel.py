@@ -56,7 +56,7 @@ class Builder:
         return self._extents[dim]
 
     def role(self, name: str, dim: DimLike) -> L.Expr:
-        """An extent of the grid as a parameter of its own, so that its value does not shape the code; 1 stays a number."""
+        """An extent of the grid as a parameter of its own: its value does not shape the code. 1 stays a number."""
         if isinstance(dim, int) and dim == 1:
             return L.const(1)
         self._roles[L.var(name)] = dim
@@ -161,7 +161,7 @@ def grid(
 ) -> tuple[DimLike, L.Var, dict[str, L.Expr]]:
     """A grid of tasks over rows x columns, `per_row` and `per_column` of them in a task.
 
-    Answers the number of tasks, the task variable, and the expressions first_row, rows, first_column, columns of a task.
+    Answers the number of tasks, the task variable, and first_row, rows, first_column, columns of a task.
     """
     down, across = _ceildiv(rows, per_row), _ceildiv(columns, per_column)
     task, width = L.var("task"), build.role("across", across)

@@ -122,7 +122,6 @@ class _Rows:
 
     def lower(self) -> Lowered:
         """The whole function."""
-        space = self.build.space
         per_row = max_(1, TASK_ELEMENTS // max_(1, self.column_count))
         tasks, task, part = grid(self.build, self.row_count, per_row, 1, 1)
         i = L.var("i")

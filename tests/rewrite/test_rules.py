@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fissile.ir.dim import symbol
@@ -29,7 +29,9 @@ from tests.rewrite.corpus import (
 )
 
 SUMMED = ("sink_transpose_reduce", "sink_split_reduce", "power_to_mul")
-QUICK = settings(max_examples=15, deadline=None)
+QUICK = settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.filter_too_much]
+)
 
 
 def is_exact(name: str) -> bool:
