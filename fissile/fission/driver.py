@@ -88,7 +88,9 @@ def _walked(operators: OperatorGraph, foreign: bool) -> _Walk:
     inputs = tuple(_input(value) for value in operators.inputs)
     walk = _Walk({v.name: node for v, node in zip(operators.inputs, inputs, strict=True)})
     if foreign:
-        walk.foreign = Foreigners(symbols={s for node in inputs for s in mentioned(node)})
+        names = {s for node in inputs for s in mentioned(node)}
+        ranks = {o.name: len(o.shape) for o in operators.outputs if o.shape is not None}
+        walk.foreign = Foreigners(symbols=names, ranks=ranks)
     _run(walk, operators, [o.name for o in operators.outputs])
     return walk
 

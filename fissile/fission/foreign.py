@@ -18,7 +18,7 @@ from onnx.reference import ReferenceEvaluator
 from fissile.errors import Place
 from fissile.fission.build import dtype_of_onnx
 from fissile.fission.table import Refusal
-from fissile.frontend import Operator, OperatorGraph, single_model, values_read
+from fissile.frontend import Operator, single_model, values_read
 from fissile.ir.dim import Dim, DimLike, symbol
 from fissile.ir.dtype import DType
 from fissile.ir.graph import Node, data, make, mentioned
@@ -35,6 +35,7 @@ class Foreigners:
     late: dict[str, Node] = field(default_factory=dict)
     keys: set[str] = field(default_factory=set)
     symbols: set[str] = field(default_factory=set)
+    ranks: dict[str, int] = field(default_factory=dict)  # what the model declares of its outputs
 
     def key(self, name: str) -> str:
         """A name for one more foreign operator, its own."""
@@ -71,7 +72,7 @@ def foreign_nodes(
     types = {n: (x.dtype.name, [_label(d, dims) for d in x.shape]) for n, x in nodes.items()}
     model = single_model(operator, types)
     _check_runs(model)
-    kinds = _inferred(operator, nodes, types)
+    kinds = _inferred(operator, nodes, types, found.ranks)
     key = found.key(operator.where)
     content = data(np.frombuffer(model.SerializeToString(deterministic=True), np.uint8))
     results: list[Node | None] = []
@@ -144,6 +145,7 @@ def _inferred(
     operator: Operator,
     nodes: Mapping[str, Node],
     types: Mapping[str, tuple[str, Sequence[int | str]]],
+    ranks: Mapping[str, int],
 ) -> dict[str, Kind]:
     """Element type and extents of every named output; an extent is None, or a name of its own, when not known."""
     constants = {n: v for n, x in nodes.items() if (v := _small(x)) is not None}
@@ -164,7 +166,11 @@ def _inferred(
         if tensor.HasField("shape"):
             kinds[info.name] = of, [_dimension(d) for d in tensor.shape.dim]
         else:
-            kinds[info.name] = of, _declared(operator, info.name, nodes)
+            rank = _rank(operator, info.name, nodes)
+            rank = ranks.get(info.name) if rank is None else rank
+            if rank is None:
+                raise Refusal(f"the rank of its output {info.name!r} is not known")
+            kinds[info.name] = of, [None] * rank
     return kinds
 
 
@@ -180,28 +186,46 @@ def _dimension(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
     return str(dim.dim_param) or None
 
 
-def _declared(
-    operator: Operator, name: str, nodes: Mapping[str, Node]
-) -> Sequence[int | str | None]:
-    """An output's rank where inference gives up: a loop may change extents of what it carries, not the rank.
+def _rank(operator: Operator, name: str, nodes: Mapping[str, Node]) -> int | None:
+    """An output's rank where inference gives up, because it wants to know extents too; None when it is open.
 
-    What the body declares is believed, else the rank of the initial value; a run that finds another rank fails.
+    A loop may change extents of what it carries, not the rank; what a body declares is believed. A run that finds
+    another rank fails.
     """
-    place = operator.outputs.index(name)
-    body = operator.attr("body")
-    if operator.type == "Loop" and isinstance(body, OperatorGraph):
+    place, kind = operator.outputs.index(name), operator.type
+    given = [nodes[n].type for n in operator.inputs if n in nodes]
+    if kind == "Loop":
+        shape = operator.attr("body").outputs[place + 1].shape
         carried = len(operator.inputs) - 2
-        shape = body.outputs[place + 1].shape
         if shape is not None:
-            return [None] * (len(shape) + (place >= carried))
-        if place < carried:
-            return [None] * nodes[operator.inputs[place + 2]].type.rank
-    if operator.type == "If":
-        for branch in ("then_branch", "else_branch"):
-            shape = operator.attr(branch).outputs[place].shape
-            if shape is not None:
-                return [None] * len(shape)
-    raise Refusal(f"the rank of its output {name!r} is not known")
+            return len(shape) + (place >= carried)
+        return nodes[operator.inputs[place + 2]].type.rank if place < carried else None
+    if kind == "If":
+        branches = (operator.attr(b).outputs[place].shape for b in ("then_branch", "else_branch"))
+        return next((len(shape) for shape in branches if shape is not None), None)
+    if kind in _SAME_RANK:
+        return given[0].rank
+    if kind.startswith("Reduce") and operator.attr("keepdims", 1):
+        return given[0].rank
+    if kind.startswith("Reduce") or kind in ("Squeeze", "Unsqueeze"):
+        count = given[1].shape[0] if len(given) > 1 and given[1].rank == 1 else None
+        if isinstance(count, Dim) or count is None:
+            return None
+        if not count and kind.startswith("Reduce"):
+            return given[0].rank if operator.attr("noop_with_empty_axes", 0) else 0
+        return given[0].rank + (count if kind == "Unsqueeze" else -count)
+    return _RANKS.get(kind)
+
+
+_SAME_RANK = ("CenterCropPad", "MaxUnpool", "Pad", "Resize", "Slice", "Split", "Tile", "Upsample")
+_RANKS = {
+    "BlackmanWindow": 1,
+    "HammingWindow": 1,
+    "HannWindow": 1,
+    "MelWeightMatrix": 2,
+    "Range": 1,
+    "STFT": 4,
+}
 
 
 def _line(error: Exception) -> str:

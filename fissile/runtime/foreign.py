@@ -41,7 +41,8 @@ def corrections(version: int) -> list[type[OpRun]]:
     """The operators that onnx.reference has wrong at an opset version."""
     always: list[type[OpRun]] = [Loop, OneHot, Pad]
     old = [Softmax, LogSoftmax, Hardmax] if version < 13 else []
-    return [*always, *old, *([BatchNormalization] if version < 14 else [])]
+    oldest = [Scan] if version < 9 else []
+    return [*always, *old, *oldest, *([BatchNormalization] if version < 14 else [])]
 
 
 class _Corrected(OpRun):  # type: ignore[misc]
@@ -97,6 +98,45 @@ def _nothing(kind: onnx.TypeProto) -> Array:
     known = tensor.elem_type != onnx.TensorProto.UNDEFINED
     of = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type) if known else np.float32
     return np.zeros((0, *(int(d.dim_value) for d in tensor.shape.dim)), of)
+
+
+class Scan(_Corrected):
+    """Before opset 9: over sequences of a batch, axis 0 the batch and axis 1 the turns, each of its own length."""
+
+    def need_context(self) -> bool:
+        """The body reads values from around it."""
+        return True
+
+    def _run(
+        self, lengths: Array | None, *given: Any, context: Any = None, **attributes: Any
+    ) -> tuple[Any, ...]:
+        count = int(self.given("num_scan_inputs", 1))
+        states, scans = given[:-count], given[-count:]
+        backward = list(self.given("directions", [0] * count))
+        whole = scans[0].shape[1]
+        rows = []
+        for b in range(scans[0].shape[0]):
+            turns = whole if lengths is None else int(lengths[b])
+            pieces = [
+                x[b, :turns][::-1] if back else x[b, :turns] for x, back in zip(scans, backward)
+            ]
+            rows.append(self._sequence([s[b] for s in states], pieces, turns, whole, context))
+        return tuple(np.stack(column) for column in zip(*rows, strict=True))
+
+    def _sequence(
+        self, values: list[Any], scans: list[Array], turns: int, whole: int, context: Any
+    ) -> list[Any]:
+        stacks: list[list[Any]] = [[] for _ in self.body.output_names[len(values) :]]
+        for turn in range(turns):
+            known = [*values, *(x[turn] for x in scans)]
+            feeds = {**(context or {}), **dict(zip(self.body.input_names, known, strict=True))}
+            found = self.body.run(None, feeds)
+            values = list(found[: len(values)])
+            for stack, piece in zip(stacks, found[len(values) :], strict=True):
+                stack.append(piece)
+        stacked = (np.stack(s) for s in stacks)
+        filled = [np.pad(s, [(0, whole - turns), *[(0, 0)] * (s.ndim - 1)]) for s in stacked]
+        return [*values, *filled]
 
 
 class OneHot(_Corrected):
