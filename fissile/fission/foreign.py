@@ -74,6 +74,7 @@ def foreign_nodes(
     _check_runs(model)
     kinds = _inferred(operator, nodes, types, found.ranks)
     key = found.key(operator.where)
+    before = set(found.symbols)
     content = data(np.frombuffer(model.SerializeToString(deterministic=True), np.uint8))
     results: list[Node | None] = []
     unknown: dict[str, Dim] = {}
@@ -90,7 +91,7 @@ def foreign_nodes(
         results.append(make(FOREIGN, *nodes.values(), model=content, **attrs))
         number += 1
     for node in results:
-        fresh = () if node is None else [s for s in mentioned(node) if s in found.symbols]
+        fresh = () if node is None else [s for s in mentioned(node) if s in found.symbols - before]
         for name in fresh:
             if node is not None:
                 found.late.setdefault(name, node)
