@@ -172,6 +172,20 @@ def boolean(value: bool) -> Value:
     return Value("true" if value else "false", BOOL)
 
 
+def lane_flags(flags: list[bool]) -> Value:
+    """Known bools, one for every lane; a uniform one when they are equal."""
+    if len(set(flags)) == 1:
+        return boolean(flags[0])
+    return Value("<" + ", ".join(f"i1 {str(f).lower()}" for f in flags) + ">", BOOL, len(flags))
+
+
+def known_flags(text: str, lanes: int) -> list[bool] | None:
+    """The lanes of a bool operand text, None when they are not known while emitting."""
+    if text in ("true", "false"):
+        return [text == "true"] * lanes
+    return [f.endswith("true") for f in text[1:-1].split(", ")] if text.startswith("<i1") else None
+
+
 def literal(value: int | float, dtype: DType) -> Value:
     """A constant of a compute type."""
     if dtype is INT64:

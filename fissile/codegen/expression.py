@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fissile.codegen.emitter import Emitter, Mask, Value, literal, operands, vector_text
+from fissile.codegen.emitter import (
+    Emitter,
+    Mask,
+    Value,
+    known_flags,
+    lane_flags,
+    literal,
+    operands,
+    vector_text,
+)
 from fissile.codegen.memory import is_contiguous, load
 from fissile.codegen.operators import OPERATORS, binary, choose, convert, negated, reinterpret
 from fissile.codegen.text import type_text
@@ -149,10 +158,16 @@ def _is_plain(e: Emitter, x: Load) -> bool:
 
 def narrowed(e: Emitter, c: Value) -> Mask:
     """The lanes that run and fulfil `c`."""
+    flags = known_flags(c.text, e.lanes)
+    outer = [True] * e.lanes if e.mask is None else known_flags(e.mask.text, e.lanes)
+    if flags is not None and outer is not None:
+        both = [f and o for f, o in zip(flags, outer, strict=True)]
+        count = sum(both) if all(both[: sum(both)]) else None
+        return Mask(vector_text(e, lane_flags(both), e.lanes), e.lanes, count, False)
     if e.mask is None:
         return Mask(vector_text(e, c, e.lanes), e.lanes, None, False)
-    both = binary(e, "and", Value(e.mask.text, BOOL, e.lanes), c)
-    return Mask(both.text, e.lanes, None, False)
+    met = binary(e, "and", Value(e.mask.text, BOOL, e.lanes), c)
+    return Mask(met.text, e.lanes, None, False)
 
 
 def any_of(e: Emitter, c: Value) -> str:

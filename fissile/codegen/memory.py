@@ -14,6 +14,7 @@ from fissile.codegen.emitter import (
     Value,
     add,
     integer,
+    known_flags,
     literal,
     multiply,
     scalar_text,
@@ -222,6 +223,10 @@ def _store_vector(e: Emitter, buffer: Buffer, index: list[Value], at: Value, v: 
     text = narrow(e, v, dtype, at.lanes)
     mask = e.mask
     if mask is not None and place.space is not Space.REGISTER:
+        lanes = known_flags(mask.text, at.lanes)
+        if lanes is not None and sum(lanes) == 1:  # LLVM 22 stores too many bytes after a trunc
+            _store_lane(e, place, dtype, at, text, lanes.index(True))
+            return
         flags = type_text(BOOL, at.lanes)
         name = f"llvm.masked.store.{suffix(kind)}.p0"
         e.helpers.declare(name, "void", f"{kind}, ptr, {flags}")
@@ -234,6 +239,14 @@ def _store_vector(e: Emitter, buffer: Buffer, index: list[Value], at: Value, v: 
         choice = f"select {flags} {mask.text}, {kind} {text}, {kind} {old}"
         text = e.code.pure(choice, mask.text, text, old)
     e.code.line(f"store {kind} {text}, ptr {pointer}, align {dtype.bytes}")
+
+
+def _store_lane(e: Emitter, place: Place, dtype: DType, at: Value, text: str, lane: int) -> None:
+    """One lane of stored elements."""
+    kind = memory_text(dtype, at.lanes)
+    element = e.code.pure(f"extractelement {kind} {text}, i64 {lane}", text)
+    pointer = address(e, place, dtype, at.text, at.plus + lane)
+    e.code.line(f"store {dtype.llvm} {element}, ptr {pointer}, align {dtype.bytes}")
 
 
 def _rest_is_padding(place: Place, index: list[Value], mask: Mask) -> bool:

@@ -17,6 +17,7 @@ from fissile.codegen.emitter import (
     boolean,
     integer,
     is_linear,
+    lane_flags,
     literal,
     multiply,
     operands,
@@ -109,6 +110,8 @@ def _compare_lanes(e: Emitter, relation: str, a: Value, b: Value) -> Value:
     if step is None or abs(step) * a.lanes >= _FAR:
         return binary(e, f"icmp {'' if relation in ('eq', 'ne') else 's'}{relation}", a, b, BOOL)
     gap = subtract(e, _within(e, b, 2**62), Value(a.text, INT64, 1, a.plus))
+    if gap.number is not None:
+        return lane_flags([_FOLDED[relation](i * step, gap.number) for i in range(a.lanes)])
     near = _within(e, gap, _FAR)
     lanes = "<" + ", ".join(f"i32 {i * step}" for i in range(a.lanes)) + ">"
     code = relation if relation in ("eq", "ne") else f"s{relation}"
