@@ -14,9 +14,9 @@ import time
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from peak import Peak
 
 import fissile
+from fissile.compare.peak import Peak
 from fissile.options import resolve_target
 from fissile.runtime.executable import Executable
 

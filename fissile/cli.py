@@ -131,12 +131,18 @@ def compile_command(
 @click.option("--input", "inputs", multiple=True, help="x=file.npy, or a .npz with all inputs.")
 @click.option("--output", type=click.Path(path_type=Path), help="Write the outputs to a .npz.")
 @click.option("--seed", default=0, show_default=True, help="Of inputs that are not given.")
+@click.option("--profile", "is_profiled", is_flag=True, help="Where the time goes, by kernel.")
+@click.option("--trace", type=click.Path(path_type=Path), help="A Chrome trace of one run.")
+@click.option("--runs", default=20, show_default=True, help="Runs that are profiled.")
 @compiling
 def run_command(
     model: Path,
     inputs: tuple[str, ...],
     output: Path | None,
     seed: int,
+    is_profiled: bool,
+    trace: Path | None,
+    runs: int,
     as_json: bool,
     quiet: bool,
     **choices: Any,
@@ -153,6 +159,10 @@ def run_command(
     seconds = time.perf_counter() - started
     if output is not None:
         write_npz(output, results)
+    if is_profiled or trace is not None:
+        from fissile.commands.profile import show_profile
+
+        return show_profile(executable, feeds, runs, trace, as_json=as_json)
     if as_json:
         print(json.dumps({"seconds": seconds, "outputs": _describe(results)}))
         return 0

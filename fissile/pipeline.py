@@ -42,6 +42,7 @@ from fissile.orchestrate import plan as plans
 from fissile.orchestrate.greedy import greedy_plan
 from fissile.orchestrate.liveness import assign
 from fissile.orchestrate.plan import Anchor, Kernel, Plan
+from fissile.orchestrate.roofline import work as work_of
 from fissile.rewrite import canonicalize
 from fissile.runtime.artifact import Contents, TargetCode, artifact_bytes
 from fissile.runtime.weights import Weight, layout
@@ -317,7 +318,17 @@ def launches(plan: Plan, loops: Loops) -> list[Launch]:
                 continue
             name, row = next(rows)
             served = dict.fromkeys(n for m in kernel.nodes for n in plan.graph.origins.get(m, ()))
-            result.append(Launch(name, row.arguments, row.tasks, number, tuple(served)))
+            least = work_of(kernel)
+            result.append(
+                Launch(
+                    name,
+                    row.arguments,
+                    row.tasks,
+                    number,
+                    tuple(served),
+                    (least.constants, least.bytes, least.operations),
+                )
+            )
     return result
 
 

@@ -36,13 +36,17 @@ _UNBOUNDED = 1 << 62
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel to be launched: its function's name, the parameters, the task count, its step and ONNX nodes."""
+    """A kernel to be launched: its function's name, the parameters, the task count, its step and ONNX nodes.
+
+    work: bytes of weights, other bytes and operations at least, for reports.
+    """
 
     kernel: str
     arguments: tuple[Node | DimLike, ...]
     tasks: DimLike
     step: int
     nodes: tuple[str, ...]
+    work: tuple[DimLike, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,8 @@ def stitch(
                 slots.add(argument)
         tasks = slots.add(launch.tasks)
         row = {"kernel": launch.kernel, "first": first, "tasks": tasks, "step": launch.step}
-        rows.append({**row, "nodes": list(launch.nodes)})
+        least = [slots.shared(d) for d in launch.work]
+        rows.append({**row, "nodes": list(launch.nodes), "work": least})
     inputs = [_tensor(n.attr("name"), n, slots, levels) for n in graph.inputs]
     outputs = [_tensor(name, n, slots, levels) for name, n in graph.outputs]
     free = _free_symbols(graph)

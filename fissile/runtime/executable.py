@@ -12,7 +12,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
@@ -147,13 +147,15 @@ class Executable:
         stamps = np.zeros((runs, 2 * len(plan.launches)), np.int64)
         calls = np.zeros((runs, len(plan.calls)))
         self._call(arrays, None)
-        binding = self._bindings[tuple([array.shape for array in arrays])] if plan.calls else None
+        binding = self._bindings[tuple([array.shape for array in arrays])]
         for row, seconds in zip(stamps, calls):
-            if binding is None:
+            if not plan.calls:
                 self._call(arrays, None, address_of(row))
             else:
                 self._in_segments(program, binding, arrays, None, address_of(row), seconds)
-        return profile_of(plan, stamps, calls, measure_ticks(program.image))
+        ticks = measure_ticks(program.image)
+        found = profile_of(plan, binding.slots, stamps, calls, ticks)
+        return replace(found, threads=self.threads, weights=program.weight_bytes)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the artifact; atomic."""

@@ -103,13 +103,17 @@ class Call:
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel over a grid: arguments from slot `first` on, task count in slot `tasks`."""
+    """A kernel over a grid: arguments from slot `first` on, task count in slot `tasks`.
+
+    work: slots of the bytes of weights, other bytes and operations it needs at least; () when not known.
+    """
 
     kernel: str
     first: int
     tasks: int
     step: int
     nodes: tuple[str, ...]
+    work: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,10 +164,7 @@ def numpy_dtype(name: str) -> DType:
 
 
 def _parsed(raw: Mapping[str, Any]) -> Plan:
-    launches = tuple(
-        Launch(x["kernel"], x["first"], x["tasks"], x["step"], tuple(x.get("nodes", ())))
-        for x in raw["launches"]
-    )
+    launches = tuple(_launch(x) for x in raw["launches"])
     steps = _steps([launch.step for launch in launches])
     if len(raw["template"]) != raw["slots"]:
         raise ValueError("the template is not as long as the slots")
@@ -209,6 +210,13 @@ def _operand(raw: Mapping[str, Any]) -> Operand:
     return Operand(numpy_dtype(raw["dtype"]), *place, raw.get("output", 0))
 
 
+def _launch(raw: Mapping[str, Any]) -> Launch:
+    nodes, work = tuple(raw.get("nodes", ())), tuple(raw.get("work", ()))
+    if len(work) not in (0, 3):
+        raise ValueError(f"launch of {raw['kernel']} has {len(work)} numbers of work")
+    return Launch(raw["kernel"], raw["first"], raw["tasks"], raw["step"], nodes, work)
+
+
 def _tensor(raw: Mapping[str, Any]) -> Tensor:
     info = TensorInfo(raw["name"], numpy_dtype(raw["dtype"]), tuple(raw["shape"]))
     return Tensor(info, tuple(raw["slots"]), raw.get("level", 0))
@@ -227,7 +235,7 @@ def _steps(numbers: Sequence[int]) -> Words:
 def _check(plan: Plan) -> None:
     count = len(plan.template)
     slots = [plan.arena, plan.scratch, *plan.patches[:, 0], *plan.patches[:, 2]]
-    slots += [s for launch in plan.launches for s in (launch.first, launch.tasks)]
+    slots += [s for launch in plan.launches for s in (launch.first, launch.tasks, *launch.work)]
     slots += [s for tensor in (*plan.inputs, *plan.outputs) for s in tensor.slots]
     slots += [s for guard in plan.guards for s in (guard.left, guard.right)]
     slots += [s for pair in plan.sums for s in pair]

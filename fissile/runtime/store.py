@@ -12,6 +12,7 @@ import sqlite3
 import warnings
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,12 @@ class Key:
     threads: int
     cache: str
     effort: str
+
+
+def default_paths() -> tuple[Path, ...]:
+    """Where the store is when FISSILE_STORE does not say: the user's data directory."""
+    folder = import_module("platformdirs").user_data_dir("fissile", appauthor=False)
+    return (Path(folder) / "tuning.sqlite",)
 
 
 class Store:
