@@ -162,7 +162,7 @@ def _is_one_error(text: str, code: str, words: tuple[str, ...]) -> None:
         assert word in text, f"{word!r} is missing in\n{text}"
 
 
-def test_every_unsupported_operator_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_operator_in_python_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     steps = (
         helper.make_node("NonZero", ["x"], ["a"], name="first"),
         helper.make_node("Bernoulli", ["x"], ["b"], name="second"),
@@ -171,12 +171,20 @@ def test_every_unsupported_operator_is_named(capsys: pytest.CaptureFixture[str])
         helper.make_node("Add", ["b", "d"], ["y"]),
     )
     path = save(model(*steps))
-    assert run("compile", str(path)) == 1
+    assert run("compile", str(path), "--foreign", "error") == 1
     words = ("2 operators", "first", "NonZero(17)", "second", "Bernoulli(17)", "RandomUniformLike")
-    _is_one_error(capsys.readouterr().err, "F021", words)
+    _is_one_error(capsys.readouterr().err, "F024", words)
+    assert not Path("m.fsl").exists()
+    assert run("check", str(path)) == 0
+    assert "5 operators: 3 native, 2 foreign, 0 unsupported" in capsys.readouterr().out
+
+
+def test_operators_that_nothing_can_run_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    path = save(model(node("Cast", "x", to=TensorProto.STRING)))
+    assert run("compile", str(path)) == 1
+    _is_one_error(capsys.readouterr().err, "F021", ("1 operator", "the_cast", "Cast(17)", "string"))
     assert run("check", str(path)) == 3
-    out = capsys.readouterr().out
-    assert "5 operators: 3 native, 0 foreign, 2 unsupported" in out
+    assert "1 unsupported" in capsys.readouterr().out
 
 
 # ---------------------------------------------------------------- feeds
