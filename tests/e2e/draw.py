@@ -283,7 +283,11 @@ def _conv(p: _Pool) -> Node:
     dilations = tuple(p.choice((1, 1, 2)) for _ in range(spatial))
     x = _padded(p, x, sizes, dilations)
     outs = groups * p.choice((1, 2, 5, 7, 8, 16, 17))
-    w = p.leaf(x.dtype, (*sizes, channels // groups, outs))
+    shape = (*sizes, channels // groups, outs)
+    if p.filling == "odd":  # kernels may leave out taps that lie in the padding: weights are finite
+        w = constant(values_of(p.rng, x.dtype, shape, "whole"))
+    else:
+        w = p.leaf(x.dtype, shape)
     return _prim("conv", x, w, groups=groups, strides=strides, dilations=dilations)
 
 
