@@ -1,8 +1,8 @@
 """Drawn inputs: arrays for the inputs of a model that nobody gave (PRODUCT 5.1).
 
-In: inputs, arrays at hand, extents by dimension name or by input name, a seed. Out: one array per input. Floats are
-standard normal, integers and bools 0 or 1; a free dimension that nothing fixes is 1. Invariant: the same seed and
-extents give the same arrays.
+In: inputs, arrays at hand, extents by dimension name or by input name, a seed. Out: one array per input.
+Floats are standard normal, integers and bools 0 or 1; a free dimension that nothing fixes is 1.
+Invariant: the same seed and extents give the same arrays.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from fissile.ir.dim import evaluate, parse, symbols
 from fissile.runtime.plan import TensorInfo
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -58,7 +59,15 @@ def _size(extent: int | str | None, own: int | None, sizes: Mapping[str, Any]) -
         return own
     if isinstance(extent, int):
         return extent
-    return int(sizes.get(extent, 1)) if extent else 1
+    if not extent:
+        return 1
+    if extent in sizes:
+        return int(sizes[extent])
+    try:
+        expression = parse(extent)
+    except ValueError:
+        return 1  # a name that is no expression
+    return evaluate(expression, {s.name: int(sizes.get(s.name, 1)) for s in symbols(expression)})
 
 
 def _drawn(draw: np.random.Generator, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:

@@ -91,6 +91,8 @@ def test_drawn_feeds() -> None:
     assert one["x"].shape == (2, 5, 3)
     assert one["m"].shape == (2,)
     assert np.array_equal(one["x"], complete_feeds(infos, {}, {"n": 2, "x": [None, 5, None]}, 0)["x"])
+    info = (TensorInfo("x", np.dtype("int64"), ("4*h", "h + 1", "a.b")),)
+    assert complete_feeds(info, {}, {"h": 3}, 0)["x"].shape == (12, 4, 1)
     given = complete_feeds(infos, {"x": np.ones((4, 1, 3), np.float32)}, {}, 0)
     assert given["m"].shape == (4,)
     assert low_ends({"n": (2, 8), "x": [(1, 4), None, 3]}) == {"n": 2, "x": [1, None, 3]}
