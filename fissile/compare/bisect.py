@@ -37,7 +37,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Finding:
-    """level: "fission", "rule", "plan" or "kernel". name: of operator, rule or kernel; nodes: of ONNX."""
+    """level: "fission", "rule", "stage", "plan" or "kernel". name: of operator, rule or kernel; nodes: of ONNX."""
 
     level: str
     name: str
@@ -70,7 +70,7 @@ class Case:
 
 def bisect(work: pipeline.Work, model: Path, case: Case, progress: Progress) -> Finding | None:
     """The first level whose values differ from the level before it. CompileError of a stage that fails."""
-    stages = {stage.name: stage for stage in pipeline.STAGES}
+    plan_stage = next(stage for stage in pipeline.STAGES if stage.name == "plan")
     silent: Callable[[Any], None] = lambda event: None  # noqa: E731
     work = pipeline.run(work, silent, "fission")
     graph: Graph = work.known("graph")
@@ -80,18 +80,26 @@ def bisect(work: pipeline.Work, model: Path, case: Case, progress: Progress) -> 
     meant = evaluate(graph, case.feeds, extents, run_node)
     if not worst(expected, meant).within(case.tolerance):
         return first_operator(work.known("operators"), model, case, extents)
-    progress("rewrite rules")
-    work = stages["canonicalize"].run(work)
-    if not _within(work.known("graph"), meant, case, extents):
-        return first_firing(graph, work.options.disable, meant, case, extents)
+    for stage in _between("fission", "plan"):
+        progress(stage.name)
+        before, work = work, stage.run(work)
+        if not _within(work.known("graph"), meant, case, extents):
+            if stage.name == "canonicalize":
+                return first_firing(graph, work.options.disable, meant, case, extents)
+            return wrong_rule(stage, before, meant, case, extents)
     progress("plan")
-    work = stages["plan"].run(work)
+    work = plan_stage.run(work)
     plan: Plan = work.known("plan")
     planned = worst(meant, plans.evaluate(plan, case.feeds, extents, run_node))
     if not planned.within(case.tolerance):
         return Finding("plan", "greedy_plan", (), "kernel by kernel in numpy it differs", planned)
     progress("kernels")
     return first_kernel(work, case, extents)
+
+
+def _between(first: str, last: str) -> tuple[pipeline.Stage, ...]:
+    names = [stage.name for stage in pipeline.STAGES]
+    return pipeline.STAGES[names.index(first) + 1 : names.index(last)]
 
 
 def symbol_values(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, int]:
@@ -139,6 +147,23 @@ def first_operator(
 
 
 # ---------------------------------------------------------------- rules
+
+
+def wrong_rule(
+    stage: pipeline.Stage,
+    before: pipeline.Work,
+    meant: Values,
+    case: Case,
+    extents: Mapping[str, int],
+) -> Finding:
+    """The rule without which the stage is right; the stage itself where no single rule makes the difference."""
+    gap = _gap(stage.run(before).known("graph"), meant, case, extents)
+    for rule in enabled("substitute", before.options.disable):
+        disable = (*before.options.disable, rule.name)
+        without = stage.run(replace(before, options=replace(before.options, disable=disable)))
+        if _within(without.known("graph"), meant, case, extents):
+            return Finding("rule", rule.name, (), rule.law, gap)
+    return Finding("stage", stage.name, (), "no single rule makes the difference", gap)
 
 
 @dataclass
