@@ -272,6 +272,52 @@ def _arg(writer: Writer, node: Node, reads: list[str]) -> str:
     return writer.emit(operator, source, axis=node.attr("axis"), keepdims=0, select_last_index=last)
 
 
+# ---------------------------------------------------------------- what nothing fuses across
+
+
+@form("scatter")
+def _scatter(writer: Writer, node: Node, reads: list[str]) -> str:
+    """Places out of range fall on a row behind the last, which is cut off."""
+    x, places, updates = reads
+    n, m = node.shape
+    spare = writer.emit("Expand", writer.scalar(0, node.dtype), writer.vector((1, m)))
+    longer = writer.emit("Concat", x, spare, axis=0)
+    high = writer.emit("GreaterOrEqual", places, writer.rank0(n))
+    low = writer.emit("Less", places, writer.scalar(0, INT64))
+    safe = writer.emit("Where", writer.emit("Or", low, high), writer.rank0(n), places)
+    column = writer.emit("Unsqueeze", safe, writer.integers([1]))
+    more = {"reduction": node.attr("combine")} if node.attr("combine") else {}
+    found = writer.emit("ScatterND", longer, column, updates, **more)
+    return writer.emit("Slice", found, writer.integers([0]), writer.extent(n), writer.integers([0]))
+
+
+@form("cumulate")
+def _cumulate(writer: Writer, node: Node, reads: list[str]) -> str:
+    """Sums have an operator; a product is over a triangle of selected elements."""
+    axis, exclusive, reverse = (node.attr(a) for a in ("axis", "exclusive", "reverse"))
+    if node.attr("combine") == "add":
+        place = writer.scalar(axis, INT64)
+        return writer.emit("CumSum", reads[0], place, exclusive=int(exclusive), reverse=int(reverse))
+    n, rank = node.shape[axis], len(node.shape)
+    ramp = writer.ramp(n)
+    to = _reshaped(writer, ramp, [n if a == axis else 1 for a in range(rank + 1)])
+    source = _reshaped(writer, ramp, [n if a == axis + 1 else 1 for a in range(rank + 1)])
+    pair = (to, source) if reverse else (source, to)
+    chosen = writer.emit("Less" if exclusive else "LessOrEqual", *pair)
+    rows = writer.emit("Unsqueeze", reads[0], writer.integers([axis]))
+    kept = writer.emit("Where", chosen, rows, writer.scalar(1, node.dtype))
+    return writer.emit("ReduceProd", kept, writer.integers([axis + 1]), keepdims=0)
+
+
+@form("top_k")
+def _top_k(writer: Writer, node: Node, reads: list[str]) -> str:
+    names = [writer.fresh(), writer.fresh()]
+    axis, largest = node.attr("axis"), int(node.attr("largest"))
+    inputs = [reads[0], writer.extent(node.attr("k"))]
+    writer.nodes.append(helper.make_node("TopK", inputs, names, axis=axis, largest=largest))
+    return names[1]
+
+
 # ---------------------------------------------------------------- broadcast and layout
 
 

@@ -29,6 +29,7 @@ from fissile.fission.values import known_list
 from fissile.ir.dim import Dim, DimLike, product
 from fissile.ir.dtype import INT64
 from fissile.ir.graph import Node
+from fissile.ir.opaque import scatter
 from fissile.ir.primitive import cast, constant_value
 
 
@@ -52,7 +53,17 @@ def wrapped(indices: Node, extent: DimLike) -> Node:
 @fission("GatherElements", raw=True)
 def gather_elements(call: Call, x: Node, indices: Node) -> Node:
     """out[i, j, ..] = x[i, .., indices[i, j, ..], ..]."""
-    axis = normal_axis(call.attr("axis", 0), x.type.rank)
+    return gather_along(x, indices, normal_axis(call.attr("axis", 0), x.type.rank))
+
+
+def gather_along(x: Node, indices: Node, axis: int) -> Node:
+    """out[i, j, ..] = x[i, .., indices[i, j, ..], ..]."""
+    flat = positions_along(x, indices, axis)
+    return x if flat is None else gather(reshape(x, (product(x.shape),)), flat, 0)
+
+
+def positions_along(x: Node, indices: Node, axis: int) -> Node | None:
+    """Where x[i, .., indices[i, j, ..], ..] stands in x read as one row; None for a scalar."""
     flat: Node | None = None
     for k, extent in enumerate(x.shape):
         if k == axis:
@@ -61,9 +72,7 @@ def gather_elements(call: Call, x: Node, indices: Node) -> Node:
             n = indices.shape[k]
             own = reshape(iota(n), tuple(n if a == k else 1 for a in range(x.type.rank)))
         flat = own if flat is None else add(mul(flat, extent_scalar(extent, INT64)), own)
-    if flat is None:
-        return x
-    return gather(reshape(x, (product(x.shape),)), flat, 0)
+    return flat
 
 
 @fission("GatherND", raw=True)
@@ -86,6 +95,55 @@ def gather_nd(call: Call, x: Node, indices: Node) -> Node:
     merged, rest = x.shape[: batch + depth], x.shape[batch + depth :]
     assert flat is not None
     return gather(reshape(x, (product(merged), *rest)), flat, 0)
+
+
+_COMBINES = {"none": "", "add": "add", "mul": "mul", "min": "min", "max": "max"}
+
+
+@fission("ScatterElements", "Scatter", raw=False)
+def scatter_elements(call: Call, x: Node, indices: Node, updates: Node) -> Node:
+    """x with x[i, .., indices[i, j, ..], ..] replaced by, or combined with, updates[i, j, ..]."""
+    axis = normal_axis(call.attr("axis", 0), x.type.rank)
+    flat = positions_along(x, indices, axis)
+    if flat is None:
+        raise Refusal("a scatter into a scalar has no native definition")
+    count, whole = product(updates.shape), product(x.shape)
+    places = select(
+        _inside(wrapped(indices, x.shape[axis]), x.shape[axis]), flat, const(-1, flat)
+    )
+    rows = reshape(x, (whole, 1)), reshape(places, (count,)), reshape(updates, (count, 1))
+    return reshape(scatter(*rows, _combine(call)), x.shape)
+
+
+def _inside(places: Node, extent: DimLike) -> Node:
+    low = apply("ge", places, const(0, places))
+    return apply("and", low, apply("lt", places, extent_scalar(extent, INT64)))
+
+
+def _combine(call: Call) -> str:
+    return _COMBINES[call.attr("reduction", "none")]
+
+
+@fission("ScatterND", raw=False)
+def scatter_nd(call: Call, x: Node, indices: Node, updates: Node) -> Node:
+    """x with its slices at index tuples replaced by, or combined with, slices of `updates`."""
+    depth = indices.shape[-1]
+    if isinstance(depth, Dim):
+        raise Refusal("the number of axes that ScatterND indexes depends on the input's extents")
+    last = indices.type.rank - 1
+    flat: Node | None = None
+    inside: Node | None = None
+    for k in range(depth):
+        own = wrapped(squeeze(slice_axis(indices, last, k, 1), [last]), x.shape[k])
+        fits = _inside(own, x.shape[k])
+        inside = fits if inside is None else apply("and", inside, fits)
+        flat = own if flat is None else add(mul(flat, extent_scalar(x.shape[k], INT64)), own)
+    if flat is None or inside is None:
+        raise Refusal("a ScatterND of no indexed axis has no native definition")
+    count, rows, width = product(flat.shape), product(x.shape[:depth]), product(x.shape[depth:])
+    places = reshape(select(inside, flat, const(-1, flat)), (count,))
+    pair = reshape(x, (rows, width)), places, reshape(updates, (count, width))
+    return reshape(scatter(*pair, _combine(call)), x.shape)
 
 
 @fission("OneHot", raw=True)

@@ -15,7 +15,6 @@ from fissile.fission.build import (
     div,
     iota,
     mean,
-    move_axis,
     mul,
     normal_axis,
     reduce,
@@ -24,10 +23,12 @@ from fissile.fission.build import (
     sub,
     unsqueeze,
 )
+from fissile.fission.indexing import gather_along
 from fissile.fission.table import Call, Refusal, fission
-from fissile.fission.values import known_ints
-from fissile.ir.dim import DimLike
+from fissile.fission.values import known_ints, known_list
+from fissile.ir.dim import DimLike, less_equal
 from fissile.ir.graph import Node, make
+from fissile.ir.opaque import cumulate, top_k
 from fissile.ir.primitive import ARG_MAX, ARG_MIN
 
 Kernel = Callable[[Node, Sequence[int], bool], Node]
@@ -96,28 +97,31 @@ def arg_extremum(call: Call, x: Node) -> Node:
 
 @fission("CumSum")
 def cumulative_sum(call: Call, x: Node, axis: Node) -> Node:
-    """Each element the sum of those up to it: a sum over a triangle of selected elements.
-
-    A product with a triangle of ones would be cheaper, but an infinity times 0 is NaN.
-    """
-    return _cumulative(call, x, axis, "sum", 0)
+    """Each element the sum of those up to it."""
+    return _cumulative(call, x, axis, "add")
 
 
 @fission("CumProd")
 def cumulative_product(call: Call, x: Node, axis: Node) -> Node:
     """Each element the product of those up to it."""
-    return _cumulative(call, x, axis, "prod", 1)
+    return _cumulative(call, x, axis, "mul")
 
 
-def _cumulative(call: Call, x: Node, axis: Node, kind: str, neutral: int) -> Node:
+def _cumulative(call: Call, x: Node, axis: Node, combine: str) -> Node:
     place = normal_axis(known_ints(axis, "the axis")[0], x.type.rank)
-    rows = move_axis(x, place, -1)
-    n = rows.shape[-1]
-    to, source = unsqueeze(iota(n), [1]), unsqueeze(iota(n), [0])
-    test = "lt" if call.attr("exclusive", 0) else "le"
-    pair = (to, source) if call.attr("reverse", 0) else (source, to)
-    chosen = select(apply(test, *pair), unsqueeze(rows, [-2]), const(neutral, x))
-    return move_axis(reduce(kind, chosen, [-1], keepdims=False), -1, place)
+    exclusive, reverse = (bool(call.attr(name, 0)) for name in ("exclusive", "reverse"))
+    return cumulate(x, place, combine, exclusive, reverse)
+
+
+@fission("TopK")
+def top_elements(call: Call, x: Node, k: Node | None = None) -> tuple[Node, Node]:
+    """The k largest or smallest elements along an axis, in order, and where they were."""
+    axis = normal_axis(call.attr("axis", -1), x.type.rank)
+    count = call.attr("k") if k is None else known_list(k, "the number of elements")[0]
+    if less_equal(count, x.shape[axis]) is not True:
+        call.demand_natural(x.shape[axis] - count, "TopK: elements left")
+    found = top_k(x, axis, count, bool(call.attr("largest", 1)))
+    return gather_along(x, found, axis), found
 
 
 # ---- softmax -------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from fissile.orchestrate.plan import Anchor, Kernel
 from fissile.schedule.elementwise import lower_elementwise
 from fissile.schedule.kernel import Lowered
 from fissile.schedule.linear import lower_linear, lower_pack
+from fissile.schedule.opaque import is_opaque, lower_opaque
 from fissile.schedule.reduction import lower_reduction
 from fissile.schedule.rows import lower_rows
 from fissile.schedule.scan import lower_scan
@@ -36,6 +37,8 @@ def lower(kernel: Kernel, target: Target) -> Lowered:
         return lower_sliding(kernel, target)
     if kernel.anchor is Anchor.REDUCE:
         return lower_reduction(kernel, _lanes(kernel, target))
+    if kernel.anchor is Anchor.SCAN and is_opaque(kernel.nodes[0]):
+        return lower_opaque(kernel)
     if kernel.anchor is Anchor.SCAN:
         return lower_scan(kernel)
     return lower_elementwise(kernel)

@@ -14,7 +14,6 @@ CASES = sorted((Path(__file__).parents[1] / "cases").glob("*.onnx"))
 NOT_NATIVE = {
     "case_031": "Loop",
     "case_041": "a Range whose length is data",
-    "case_099": "ScatterND",
 }
 
 
