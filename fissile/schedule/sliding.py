@@ -2,7 +2,7 @@
 
 for task: for row of the image: for block of channels: for tile of places along the row: accumulators over places and
 lanes, all taps inside, then the epilogue. Where padding cannot reach a tile of places its reads need no test. Terms are
-added in the order of the taps (canonical order, DESIGN 3.8); a tap in the padding adds nothing, as zero would.
+added in the order of the taps (canonical order, DESIGN 3.8); padding is read as zero.
 """
 
 from __future__ import annotations
@@ -77,11 +77,14 @@ class _Sliding:
         ]
         self.loops = [t for t in self.taps if isinstance(t, L.Var)]
         self.product = L.var("product", self.dtype)
-        self.conditions, self.term = self._term()
+        self.conditions, self.term, self.padded = self._term()
         self.results = self._results()
 
-    def _term(self) -> tuple[list[L.Expr], L.Expr]:
-        """(conditions under which a term counts, the accumulator `product` after it)."""
+    def _term(self) -> tuple[list[L.Expr], L.Expr, L.Expr | None]:
+        """(conditions of being inside the image, the accumulator `product` after a term there, and after one outside).
+
+        The last is None where a term in the padding changes nothing; zero times a weight may be NaN.
+        """
         build = self.build
 
         def value(node: Node, where: Index) -> L.Expr:
@@ -97,12 +100,14 @@ class _Sliding:
         )
         if combine == "add" and isinstance(term, L.Op) and term.op == "mul":
             condition, x = guarded(term.args[0], neutral)
-            fused = L.op("fma", x, term.args[1], self.product)
+            weight = term.args[1]
             if not self.dtype.is_float:
-                fused = L.op("add", self.product, L.op("mul", x, term.args[1]))
-            return conjuncts(condition), fused
+                product = L.op("mul", x, weight)
+                return conjuncts(condition), L.op("add", self.product, product), None
+            outside = L.op("fma", L.const(0, self.dtype), weight, self.product)
+            return conjuncts(condition), L.op("fma", x, weight, self.product), outside
         condition, x = guarded(term, neutral)
-        return conjuncts(condition), L.op(combine, self.product, x)
+        return conjuncts(condition), L.op(combine, self.product, x), None
 
     def _results(self) -> list[tuple[Node, L.Expr, L.Expr]]:
         members: dict[Node, L.Expr] = {self.root: self.product}
@@ -205,6 +210,10 @@ class _Sliding:
         def update(t: int) -> L.Stmt:
             return L.Store(sums, (L.const(t), lane), L.substitute(self.term, here(t)))
 
+        def outside(t: int) -> L.Stmt:
+            term = self.product if self.padded is None else self.padded
+            return L.Store(sums, (L.const(t), lane), L.substitute(term, here(t)))
+
         def finish(t: int) -> L.Stmt:
             return L.block(
                 *(
@@ -216,31 +225,38 @@ class _Sliding:
             )
 
         body = L.block(*(lanes(update, t, masked=True) for t in range(count)))
+        padding = None
+        if self.padded is not None and self.conditions:
+            padding = L.block(*(lanes(outside, t, masked=True) for t in range(count)))
         if tested:
-            body = _under(body, [L.substitute(c, here(0)) for c in self._along_row()])
-        body = self._tap_loops(body)
+            body = _under(body, [L.substitute(c, here(0)) for c in self._along_row()], padding)
+        body = self._tap_loops(body, padding)
         cleared = [lanes(clear, t, masked=False) for t in range(count)]
         finished = [lanes(finish, t, masked=True) for t in range(count)]
         return L.Alloc(sums, L.block(*cleared, body, *finished))
 
-    def _tap_loops(self, body: L.Stmt) -> L.Stmt:
-        """The loops over taps, each condition as far out as it goes."""
+    def _tap_loops(self, body: L.Stmt, padding: L.Stmt | None) -> L.Stmt:
+        """The loops over taps, each condition as far out as it goes; where it fails, `padding` runs instead."""
         waiting = [c for c in self.conditions if not self._moves(c)]
         for tap in reversed(self.loops):
             inner = [c for c in waiting if tap in L.walk(c)] if tap is not self.loops[-1] else []
             waiting = [c for c in waiting if c not in inner]
-            body = _under(body, inner)
-            extent = self.build.space.ranges[tap]
-            unrolled = isinstance(extent, int) and extent <= _UNROLL and tap is self.loops[-1]
-            if isinstance(extent, int) and unrolled:
-                body = L.For(tap, L.const(extent), body, L.Kind.UNROLLED)
-            else:
-                body = L.For(tap, self.build.space.extent(extent), body)
-        return _under(body, waiting)
+            body = self._tap_loop(tap, _under(body, inner, padding))
+            padding = None if padding is None else self._tap_loop(tap, padding)
+        return _under(body, waiting, padding)
+
+    def _tap_loop(self, tap: L.Var, body: L.Stmt) -> L.Stmt:
+        extent = self.build.space.ranges[tap]
+        if isinstance(extent, int) and extent <= _UNROLL and tap is self.loops[-1]:
+            return L.For(tap, L.const(extent), body, L.Kind.UNROLLED)
+        return L.For(tap, self.build.space.extent(extent), body)
 
 
-def _under(body: L.Stmt, conditions: list[L.Expr]) -> L.Stmt:
-    """`body` if all conditions hold."""
-    for condition in conditions:
-        body = L.If(condition, body)
-    return body
+def _under(body: L.Stmt, conditions: list[L.Expr], otherwise: L.Stmt | None) -> L.Stmt:
+    """`body` if all conditions hold, else `otherwise`."""
+    if not conditions:
+        return body
+    whole = conditions[0]
+    for condition in conditions[1:]:
+        whole = L.op("and", whole, condition)
+    return L.If(whole, body, otherwise)

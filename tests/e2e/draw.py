@@ -284,10 +284,7 @@ def _conv(p: _Pool) -> Node:
     x = _padded(p, x, sizes, dilations)
     outs = groups * p.choice((1, 2, 5, 7, 8, 16, 17))
     shape = (*sizes, channels // groups, outs)
-    if p.filling == "odd":  # kernels may leave out taps that lie in the padding: weights are finite
-        w = constant(values_of(p.rng, x.dtype, shape, "whole"))
-    else:
-        w = p.leaf(x.dtype, shape)
+    w = p.leaf(x.dtype, shape)
     return _prim("conv", x, w, groups=groups, strides=strides, dilations=dilations)
 
 
