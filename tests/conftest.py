@@ -1,4 +1,4 @@
-"""The options that say how long the fuzz test searches, and from where on."""
+"""The options that say how much the tests that could take long do."""
 
 from __future__ import annotations
 
@@ -11,4 +11,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption(
         "--fuzz-seed", type=int, default=1, help="the first seed: the one a failure printed"
+    )
+    parser.addoption(
+        "--backend-every", type=int, default=32, help="which node cases are compiled: every n-th"
     )
