@@ -160,6 +160,11 @@ def _ask(child: _Child, parts: Sequence[bytes]) -> bytes:
         answer = read_frame(cast(BinaryIO, child.process.stdout))
     except BrokenPipeError:
         pass
+    except BaseException:
+        # a time limit in half a conversation: both sides would wait for each other for ever
+        _CHILDREN.remove(child)
+        child.process.kill()
+        raise
     if answer is None:
         _CHILDREN.remove(child)
         raise AssertionError(f"the program ended its process with {child.process.wait()}")
