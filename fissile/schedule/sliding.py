@@ -28,7 +28,12 @@ def is_sliding(root: Node) -> bool:
     """Whether a reduction is a window sliding over the axis before the last, the last axis being in both sides."""
     if root.type.rank < 3 or root.primitive.reduced is None:
         return False
-    return root.name == "conv" or root.inputs[0].name == "window"
+    if root.name == "conv":
+        return True
+    window = root.inputs[0]
+    if window.name != "window" or window.inputs[0].type.rank != root.type.rank:
+        return False
+    return root.type.rank - 1 not in window.attr("axes")
 
 
 def lower_sliding(kernel: Kernel, target: Target) -> Lowered:
