@@ -39,7 +39,7 @@ def evaluate(model: bytes, arrays: list[Array]) -> list[Array]:
 
 def corrections(version: int) -> list[type[OpRun]]:
     """The operators that onnx.reference has wrong at an opset version."""
-    always: list[type[OpRun]] = [Loop, OneHot, Pad]
+    always: list[type[OpRun]] = [Loop, NonMaxSuppression, OneHot, Pad]
     old = [Softmax, LogSoftmax, Hardmax] if version < 13 else []
     oldest = [Scan] if version < 9 else []
     return [*always, *old, *oldest, *([BatchNormalization] if version < 14 else [])]
@@ -150,6 +150,54 @@ class OneHot(_Corrected):
         shape = [classes if a == place else 1 for a in range(indices.ndim + 1)]
         hit = np.expand_dims(wrapped, place) == np.arange(classes).reshape(shape)
         return (np.where(hit, values[1], values[0]).astype(values.dtype),)
+
+
+class NonMaxSuppression(_Corrected):
+    """Greedy selection per batch entry and class, whole rows of overlaps at once; of equal scores the first wins."""
+
+    def _run(
+        self,
+        boxes: Array,
+        scores: Array,
+        most: Array | None = None,
+        overlap: Array | None = None,
+        least: Array | None = None,
+        **attributes: Any,
+    ) -> tuple[Array]:
+        count = 0 if most is None else int(np.asarray(most).reshape(-1)[0])
+        limit = 0.0 if overlap is None else np.asarray(overlap).reshape(-1)[0]
+        floor = None if least is None else np.asarray(least).reshape(-1)[0]
+        found: list[tuple[int, int, int]] = []
+        for b in range(scores.shape[0]):
+            low, high = _corners(boxes[b], bool(self.given("center_point_box", 0)))
+            for c in range(scores.shape[1]):
+                row = scores[b, c]
+                order = np.argsort(-row, kind="stable")
+                left = order if floor is None else order[row[order] > floor]
+                taken = 0
+                while len(left) and taken < count:
+                    best, left = int(left[0]), left[1:]
+                    found.append((b, c, best))
+                    taken += 1
+                    left = left[_overlaps(low, high, best, left) <= limit]
+        return (np.array(found, np.int64).reshape(-1, 3),)
+
+
+def _corners(boxes: Array, centered: bool) -> tuple[Array, Array]:
+    """Lower and upper corners of boxes[n, 4]: two corners in any order, or center and size."""
+    if centered:
+        return boxes[:, :2] - boxes[:, 2:] / 2, boxes[:, :2] + boxes[:, 2:] / 2
+    return np.minimum(boxes[:, :2], boxes[:, 2:]), np.maximum(boxes[:, :2], boxes[:, 2:])
+
+
+def _overlaps(low: Array, high: Array, best: int, others: Array) -> Array:
+    """Intersection over union of a box with others; 0 where a box has no area."""
+    shared = np.minimum(high[best], high[others]) - np.maximum(low[best], low[others])
+    inside = np.maximum(shared, 0).prod(-1)
+    areas = (high - low).prod(-1)
+    union = areas[best] + areas[others] - inside
+    solid = (areas[best] > 0) & (areas[others] > 0) & (union > 0)
+    return np.where(solid, inside / np.where(solid, union, 1), 0)
 
 
 class Pad(_Corrected):
