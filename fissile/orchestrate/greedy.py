@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fissile.ir import loop as L
-from fissile.ir.affine import Space
 from fissile.ir.graph import Graph, Node, users, waits_for
-from fissile.orchestrate.follow import Index, natural, pull
 from fissile.orchestrate.formats import is_tiled, own_outputs, pack_operands
 from fissile.orchestrate.grow_linear import grow_linear
 from fissile.orchestrate.inline import inlined
+from fissile.orchestrate.places import Places, reduces_last
 from fissile.orchestrate.plan import Anchor, Kernel, Plan, Step, is_stored_leaf
 
 
@@ -114,7 +112,7 @@ class _Growth:
         for node in self.nodes:
             if self.free(node):
                 self._take(*self._grow(node))
-        return Plan(self.graph, _steps(self._kernels(), self._givers))
+        return Plan(self.graph, steps_of(self._kernels(), self._givers))
 
     def _take(self, anchor: Anchor, members: list[Node]) -> None:
         for member in members:
@@ -136,7 +134,7 @@ class _Growth:
             return Anchor.FOREIGN, same
         if root.primitive.define is None:
             return Anchor.SCAN, [root]
-        if root.primitive.reduced is not None and not _reduces_last(root):
+        if root.primitive.reduced is not None and not reduces_last(root):
             return Anchor.REDUCE, _RowGrowth(self, root, root).grow()
         full = root.inputs[0] if root.primitive.reduced is not None else root
         members = _RowGrowth(self, root, full).grow()
@@ -199,31 +197,13 @@ class _Growth:
         return any(u not in inside for u in self.following(node))
 
 
-def _reduces_last(node: Node) -> bool:
-    """Whether a reduction goes over the last axes of what it reads, contiguously."""
-    if not node.name.startswith("reduce_") or node.inputs[0].name == "window":
-        return False
-    axes, rank = node.attr("axes"), node.inputs[0].type.rank
-    return tuple(axes) == tuple(range(rank - len(axes), rank)) and len(axes) > 0
-
-
 class _RowGrowth:
     """A kernel over the shape of `full`, with or without reductions over its last axes."""
 
     def __init__(self, growth: _Growth, root: Node, full: Node) -> None:
-        self.growth = growth
-        self.space = Space()
-        self.at = natural(self.space, full, "a")
-        self.shape = full.shape
-        self.columns: int | None = None  # how many last axes are reduced
-        self.root = root
-        self.blocked = root.primitive.reduced is not None and not _reduces_last(root)
-        if self.blocked:  # a general reduction: its own output is the shape, readers follow it
-            self.at = natural(self.space, root, "a")
-            self.shape = root.shape
-        elif root.primitive.reduced is not None:
-            self.columns = len(root.attr("axes"))
-        self.placed: dict[Node, Index] = {root: self._place(root) or ()}
+        self.growth, self.root = growth, root
+        self.places = Places(growth.inline, root, full)
+        self.places.add(root)
 
     def grow(self) -> list[Node]:
         """Members in order, the root first."""
@@ -231,7 +211,8 @@ class _RowGrowth:
         waiting = self.growth.following(self.root)
         while waiting:
             node = waiting.pop(0)
-            if node in self.placed or not self.growth.free(node) or not self._joins(node, members):
+            known = node in self.places.placed
+            if known or not self.growth.free(node) or not self._joins(node, members):
                 continue
             members.append(node)
             members.sort(key=lambda n: self.growth.position[n])
@@ -242,63 +223,13 @@ class _RowGrowth:
     def _joins(self, node: Node, members: list[Node]) -> bool:
         """Whether `node` can be computed where its inputs are; then it is placed."""
         mask = self.growth.mask(members)
-        outside = [leaf for leaf in self.growth.awaited(node) if leaf not in self.placed]
+        outside = [leaf for leaf in self.growth.awaited(node) if leaf not in self.places.placed]
         if any(self.growth.depends(leaf, mask) for leaf in outside):
             return False
-        columns = self.columns
-        place = self._place(node)
-        if place is None or not self._agrees(node, place):
-            self.columns = columns
-            return False
-        self.placed[node] = place
-        return True
-
-    def _place(self, node: Node) -> Index | None:
-        """The index of the node's element at the current row and column, None when its shape does not fit."""
-        if node.primitive.reduced is not None and not self.blocked:
-            if not _reduces_last(node) or node.inputs[0].shape != self.shape:
-                return None
-            count = len(node.attr("axes"))
-            if self.columns not in (None, count):
-                return None
-            self.columns = count
-            return self.at[: len(self.at) - count]
-        if node is self.root and self.blocked:
-            return self.at
-        if node.primitive.kind != "elementwise" and node is not self.root:
-            return None
-        return self._at_shape(node.shape)
-
-    def _at_shape(self, shape: tuple[object, ...]) -> Index | None:
-        if shape == self.shape:
-            return self.at
-        if self.columns is None:
-            return None
-        rows, rest = self.shape[: -self.columns], shape[len(self.shape) - self.columns :]
-        if shape[: len(rows)] == rows and all(d == 1 for d in rest):
-            return self.at[: len(rows)] + (L.const(0),) * len(rest)
-        return None
-
-    def _agrees(self, node: Node, place: Index) -> bool:
-        """Whether everything `node` reads from members is their element of this very row and column."""
-        where = self.at if node.primitive.reduced is not None else place
-        agrees = True
-
-        def leaf(n: Node, index: Index) -> L.Expr | None:
-            nonlocal agrees
-            if n in self.placed:
-                wanted = tuple(self.space.canonical(i) for i in self.placed[n])
-                agrees = agrees and index == wanted
-            elif n in self.growth.inline:
-                return None
-            return L.var(f"value{self.growth.position[n]}", n.dtype.compute)
-
-        for source in node.inputs:
-            pull(self.space, source, where, leaf)
-        return agrees
+        return self.places.add(node)
 
 
-def _steps(
+def steps_of(
     kernels: list[Kernel], givers: Callable[[Kernel], set[Node]]
 ) -> tuple[Step, ...]:
     """Kernels in dependence order; a kernel joins the step before it when it reads nothing that step writes.

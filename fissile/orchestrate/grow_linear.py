@@ -13,7 +13,8 @@ from fissile.ir.affine import Space
 from fissile.ir.dim import equal
 from fissile.ir.graph import Node
 from fissile.ir.primitive import flatten
-from fissile.orchestrate.follow import Index, natural, pull, push
+from fissile.orchestrate.follow import Index, natural, push
+from fissile.orchestrate.places import agrees
 
 
 class Growth(Protocol):
@@ -54,7 +55,7 @@ def grow_linear(growth: Growth, root: Node) -> list[Node]:
         placed[node] = where
         members.append(node)
         waiting.extend(u for u in growth.readers[node] if u not in waiting)
-        if _one_output(growth, members) and _stores_rows(space, node, where, at):
+        if _one_output(growth, members) and stores_rows(space, node, where, at):
             best = list(members)
     return best
 
@@ -81,25 +82,7 @@ def _placed_at(
     if node.primitive.kind != "elementwise":
         return None
     at = next(placed[i] for i in node.inputs if i in placed)
-    return at if _agrees(growth, space, placed, node, at) else None
-
-
-def _agrees(
-    growth: Growth, space: Space, placed: dict[Node, Index], node: Node, at: Index
-) -> bool:
-    agrees = True
-
-    def leaf(n: Node, index: Index) -> L.Expr | None:
-        nonlocal agrees
-        if n in placed:
-            agrees = agrees and index == tuple(space.canonical(i) for i in placed[n])
-        elif n in growth.inline:
-            return None
-        return L.var(f"value{growth.position[n]}", n.dtype.compute)
-
-    for source in node.inputs:
-        pull(space, source, at, leaf)
-    return agrees
+    return at if agrees(space, growth.inline, placed, node, at) else None
 
 
 def _one_output(growth: Growth, members: list[Node]) -> bool:
@@ -112,7 +95,7 @@ def _one_output(growth: Growth, members: list[Node]) -> bool:
     return is_open.count(True) == 1 and is_open[-1]
 
 
-def _stores_rows(space: Space, node: Node, at: Index, natural_at: Index) -> bool:
+def stores_rows(space: Space, node: Node, at: Index, natural_at: Index) -> bool:
     """Whether a step along `n` is one element in the stored tensor."""
     n = natural_at[-1]
     address = space.affine(flatten(at, node.shape, space.extent))
