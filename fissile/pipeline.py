@@ -254,7 +254,7 @@ def _weight(name: str, node: Node) -> Weight:
 def _constant(node: Node) -> np.ndarray:
     if node.name == "pack":
         source = _constant(node.inputs[0])
-        return pack_array(source, batch=node.attr("batch"), groups=node.attr("groups"))
+        return pack_array(source, **dict(node.attrs))
     if node.name == "reshape":
         return _constant(node.inputs[0]).reshape(tuple(d for d in node.shape if isinstance(d, int)))
     value = constant_value(node)

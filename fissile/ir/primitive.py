@@ -724,42 +724,41 @@ CONV = (
 
 PANEL = 16  # columns of a panel: the same on every target, so that targets share packed weights
 PANELS = f"panels{PANEL}"
+COLUMNS = "columns"  # every column contiguous
 
 
 def _pack_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
-    return TensorType(types[0].dtype, types[0].shape, PANELS)
+    return TensorType(types[0].dtype, types[0].shape, attrs["format"])
 
 
-PACK = _row(  # the right operand of a linear primitive, held in panels (see `pack_array`)
-    Primitive("pack", "layout", _pack_type, lambda b, *, batch, groups: b)
+PACK = _row(  # the right operand of a linear primitive, held in panels or by columns (see `pack_array`)
+    Primitive("pack", "layout", _pack_type, lambda b, *, batch, groups, format: b)
 )
 
 
-def pack(b: Node, batch: int, groups: int = 1) -> Node:
-    """`b` in panels: the first `batch` axes stay, the others but the last are rows, the last is cut into `groups`."""
-    return make(PACK, b, batch=batch, groups=groups)
+def pack(b: Node, batch: int, groups: int = 1, format: str = PANELS) -> Node:
+    """`b` in a format: the first `batch` axes stay, the others but the last are rows, the last is cut into `groups`."""
+    return make(PACK, b, batch=batch, groups=groups, format=format)
 
 
 def packed_extents(node: Node) -> tuple[DimLike, DimLike, DimLike, DimLike]:
-    """(matrices, panels, rows, PANEL): the stored shape of a packed tensor."""
+    """(matrices, panels, rows, columns of a panel): the stored shape of a packed tensor."""
     batch, groups, shape = node.attr("batch"), node.attr("groups"), node.shape
     columns = exact_div(shape[-1], groups)
     if columns is None:
         raise ValueError(f"{shape[-1]} columns in {groups} groups")
-    return (
-        product(shape[:batch]) * groups,
-        ceildiv(columns, PANEL),
-        product(shape[batch:-1]),
-        PANEL,
-    )
+    width = 1 if node.type.format == COLUMNS else PANEL
+    matrices, rows = product(shape[:batch]) * groups, product(shape[batch:-1])
+    return matrices, ceildiv(columns, width), rows, width
 
 
-def pack_array(b: np.ndarray, *, batch: int, groups: int) -> np.ndarray:
-    """The stored form of a packed constant: (matrices, panels, rows, 16), the last panel filled with zeros."""
+def pack_array(b: np.ndarray, *, batch: int, groups: int, format: str = PANELS) -> np.ndarray:
+    """The stored form of a packed constant: (matrices, panels, rows, width), the last panel filled with zeros."""
     matrices, columns = math.prod(b.shape[:batch]), b.shape[-1] // groups
+    width = 1 if format == COLUMNS else PANEL
     cut = b.reshape(matrices, -1, groups, columns)
-    panels = -(-columns // PANEL)
-    padded = np.zeros((*cut.shape[:3], panels * PANEL), b.dtype)
+    panels = -(-columns // width)
+    padded = np.zeros((*cut.shape[:3], panels * width), b.dtype)
     padded[..., :columns] = cut
-    split = padded.reshape(*cut.shape[:3], panels, PANEL).transpose(0, 2, 3, 1, 4)
-    return np.ascontiguousarray(split).reshape(matrices * groups, panels, cut.shape[1], PANEL)
+    split = padded.reshape(*cut.shape[:3], panels, width).transpose(0, 2, 3, 1, 4)
+    return np.ascontiguousarray(split).reshape(matrices * groups, panels, cut.shape[1], width)

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fissile.ir.dim import equal
+from fissile.ir.dim import equal, product
 from fissile.ir.graph import Graph, Node, make, map_graph
-from fissile.ir.primitive import RESHAPE, pack
+from fissile.ir.primitive import COLUMNS, PANELS, RESHAPE, pack
+from fissile.orchestrate.plan import is_constant
+
+NARROW = 4  # columns up to which a panel is mostly padding
+NARROW_DEPTH = (
+    256,
+    4096,
+)  # depths worth it: the final sum over lanes is then small, a block of rows stays near
 
 
 def is_tiled(node: Node) -> bool:
@@ -26,13 +33,23 @@ def pack_operands(graph: Graph) -> Graph:
         if not is_tiled(node) or node.inputs[1].name == "pack":
             return None
         a, b = node.inputs
-        if node.name == "matmul":
-            packed = pack(b, b.type.rank - 2)
-        else:
-            packed = pack(b, 0, node.attr("groups"))
+        batch, groups = (b.type.rank - 2, 1) if node.name == "matmul" else (0, node.attr("groups"))
+        packed = pack(b, batch, groups, COLUMNS if _is_narrow(b, groups) else PANELS)
         return make(node.primitive, a, packed, **dict(node.attrs))
 
     return map_graph(graph, change)
+
+
+def _is_narrow(b: Node, groups: int) -> bool:
+    """Whether a constant operand is better summed along its columns (the named variant `lane_sums`, DESIGN 3.8).
+
+    It has so few columns that most of a panel would be padding, and is deep enough.
+    """
+    columns, depth = b.shape[-1], product(b.shape[:-1])
+    if not (isinstance(columns, int) and isinstance(depth, int) and is_constant(b)):
+        return False
+    few = columns <= NARROW and NARROW_DEPTH[0] <= depth <= NARROW_DEPTH[1]
+    return few and groups == 1 and b.dtype.is_float
 
 
 def own_outputs(graph: Graph) -> Graph:

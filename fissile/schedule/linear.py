@@ -57,7 +57,7 @@ def view(root: Node) -> Extents:
 
 def lower_linear(kernel: Kernel, target: Target) -> Lowered:
     """The loop program of a LINEAR kernel."""
-    return _Linear(kernel, target).lower()
+    return Linear(kernel, target).lower()
 
 
 def lower_pack(kernel: Kernel) -> Lowered:
@@ -94,7 +94,7 @@ def lower_pack(kernel: Kernel) -> Lowered:
     return build.lowered(nest, matrices * panels)
 
 
-class _Linear:
+class Linear:
     """One linear kernel while it is lowered."""
 
     def __init__(self, kernel: Kernel, target: Target) -> None:
@@ -343,7 +343,7 @@ class _Tile:
     """One register tile of a linear kernel at (first row, column) of its block."""
 
     def __init__(
-        self, linear: _Linear, rows: int, width: int, first: L.Expr, column: L.Expr,
+        self, linear: Linear, rows: int, width: int, first: L.Expr, column: L.Expr,
         columns: L.Expr | None, limit: L.Expr | None,
     ) -> None:  # fmt: skip
         self.linear, self.rows, self.width = linear, rows, width

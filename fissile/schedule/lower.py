@@ -10,11 +10,13 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 from fissile.ir.graph import Node
+from fissile.ir.primitive import COLUMNS
 from fissile.orchestrate.follow import single_value
 from fissile.orchestrate.plan import Anchor, Kernel
 from fissile.schedule.elementwise import lower_elementwise
 from fissile.schedule.kernel import Lowered
 from fissile.schedule.linear import lower_linear, lower_pack
+from fissile.schedule.narrow import lower_narrow
 from fissile.schedule.opaque import is_opaque, lower_opaque
 from fissile.schedule.reduction import lower_reduction
 from fissile.schedule.rows import lower_rows
@@ -28,7 +30,8 @@ _ACCUMULATORS = 4  # vectors summed side by side: hides the latency of an additi
 def lower(kernel: Kernel, target: Target) -> Lowered:
     """The loop function of a kernel, its launch arguments and its number of tasks."""
     if kernel.anchor is Anchor.LINEAR:
-        return lower_linear(kernel, target)
+        narrow = kernel.nodes[0].inputs[1].type.format == COLUMNS
+        return lower_narrow(kernel, target) if narrow else lower_linear(kernel, target)
     if kernel.anchor is Anchor.PACK:
         return lower_pack(kernel)
     if kernel.anchor is Anchor.ROWS:

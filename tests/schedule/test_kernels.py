@@ -199,3 +199,15 @@ def test_windows_of_a_reshaped_tensor_of_one_channel(high: int) -> None:
     w = given("w", 3, 1, 2)
     for source in (x, padded):
         check(graph_of(prim("conv", source, w, groups=1, strides=(2,), dilations=(1,))))
+
+
+@pytest.mark.parametrize(("n", "columns"), [(0, 1), (1, 3), (13, 4)])
+def test_few_columns_are_summed_lane_by_lane(n: int, columns: int) -> None:
+    """A constant operand of few columns runs along its depth, which is no whole number of vectors."""
+    weights = values_of(np.random.default_rng(2), FLOAT32, (3, 3, 29, columns), "whole")
+    zero = data(np.array(0, np.float32))
+    x = prim("pad", given("x", 1, N, 4, 29), low=(0, 1, 1, 0), high=(0, 1, 1, 0), value=zero)
+    out = prim("conv", x, constant(weights), groups=1, strides=(1, 1), dilations=(1, 1))
+    check(graph_of(prim("abs", out)), n=n)
+    y = prim("matmul", given("y", N, 261), constant(weights.reshape(261, columns)))
+    check(graph_of(y), n=n)
