@@ -254,7 +254,8 @@ def _weight(name: str, node: Node) -> Weight:
 def _constant(node: Node) -> np.ndarray:
     if node.name == "pack":
         source = _constant(node.inputs[0])
-        return pack_array(source, **dict(node.attrs))
+        attrs: dict[str, Any] = dict(node.attrs)
+        return pack_array(source, **attrs)
     if node.name == "reshape":
         return _constant(node.inputs[0]).reshape(tuple(d for d in node.shape if isinstance(d, int)))
     value = constant_value(node)
