@@ -1,6 +1,6 @@
 """ONNX's node cases through the compiler: how many run natively, with operators in Python, and not at all.
 
-By default every 32nd case runs, in one child process; `--backend-every 1` runs them all (some minutes).
+By default every 32nd case runs, in one child process; `--backend-every 1` runs them all (ten minutes or so).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 ALWAYS = {"test_averagepool_2d_pads", "test_loop11", "test_nonzero_example", "test_scan_sum"}
 
 
+@pytest.mark.timeout(1800)
 def test_node_cases(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> None:
     every = int(request.config.getoption("--backend-every"))
     names = sorted({*sorted(set(CASES) - DISPUTED)[::every], *ALWAYS})
