@@ -34,6 +34,7 @@ from fissile.fission import fission
 from fissile.frontend import OperatorGraph, Value, fix_extents, read_model
 from fissile.ir import loop as L
 from fissile.ir import text
+from fissile.ir.dim import DimLike
 from fissile.ir.graph import Graph, Node
 from fissile.ir.primitive import constant_value, pack_array
 from fissile.ir.verify import problems
@@ -43,7 +44,8 @@ from fissile.orchestrate.greedy import greedy_plan
 from fissile.orchestrate.liveness import assign
 from fissile.orchestrate.plan import Anchor, Kernel, Plan
 from fissile.orchestrate.roofline import work as work_of
-from fissile.rewrite import canonicalize
+from fissile.rewrite import canonicalize, estimator, substitute
+from fissile.rewrite.substitute import Firing
 from fissile.runtime.artifact import Contents, TargetCode, artifact_bytes
 from fissile.runtime.weights import Weight, layout
 from fissile.schedule.kernel import Lowered
@@ -87,6 +89,7 @@ class Work:
     operators: OperatorGraph | None = None
     graph: Graph | None = None
     fired: Mapping[str, int] | None = None
+    log: tuple[Firing, ...] = ()
     plan: Plan | None = None
     weights: tuple[tuple[Node, Weight], ...] = ()
     loops: tuple[Loops, ...] = ()
@@ -136,6 +139,14 @@ def canonicalize_graph(work: Work) -> Work:
     return replace(work, graph=done.graph, fired=done.fired)
 
 
+def substitute_graph(work: Work) -> Work:
+    """Primitive graph -> the cheapest one found by substitutions, where that is asked for (Korch section 4)."""
+    if not (work.options.substitute and work.options.rewrite):
+        return work
+    best, *_ = substitute(work.known("graph"), estimator(), disabled=work.options.disable)
+    return replace(work, graph=best.graph, log=best.log)
+
+
 def plan_kernels(work: Work) -> Work:
     """Primitive graph -> plan."""
     plan = greedy_plan(work.known("graph"))
@@ -151,7 +162,7 @@ def lower_kernels(work: Work) -> Work:
     """Plan -> loop programs, one set per target; equal functions are kept once."""
     plan: Plan = work.known("plan")
     native = [k for k in plan.kernels() if k.anchor is not Anchor.FOREIGN]
-    return replace(work, loops=tuple(_loops(native, t) for t in work.targets))
+    return replace(work, loops=tuple(loops_of(native, t) for t in work.targets))
 
 
 def emit_text(work: Work) -> Work:
@@ -247,24 +258,26 @@ def show(work: Work, stage: str) -> str:
 
 def _weight(name: str, node: Node) -> Weight:
     """The stored form of a constant, packed if a kernel reads it in panels."""
-    array = _constant(node)
+    array = stored_array(node)
     return Weight(name, node.dtype.name, array.shape, np.ascontiguousarray(array))
 
 
-def _constant(node: Node) -> np.ndarray:
+def stored_array(node: Node) -> np.ndarray:
+    """The elements of a constant as they lie in memory, in its format."""
     if node.name == "pack":
-        source = _constant(node.inputs[0])
+        source = stored_array(node.inputs[0])
         attrs: dict[str, Any] = dict(node.attrs)
         return pack_array(source, **attrs)
     if node.name == "reshape":
-        return _constant(node.inputs[0]).reshape(tuple(d for d in node.shape if isinstance(d, int)))
+        return stored_array(node.inputs[0]).reshape(tuple(d for d in node.shape if isinstance(d, int)))
     value = constant_value(node)
     if value is None:
         raise ValueError(f"{node} is not a constant")
     return value
 
 
-def _loops(kernels: Sequence[Kernel], target: Target) -> Loops:
+def loops_of(kernels: Sequence[Kernel], target: Target) -> Loops:
+    """The loop functions of kernels; equal ones are kept once."""
     names: dict[L.Function, str] = {}
     lowered: list[tuple[str, Lowered]] = []
     for row in lower_all(kernels, target):
@@ -359,14 +372,17 @@ def memory(work: Work, loops: Loops) -> Memory:
     plan: Plan = work.known("plan")
     arena = assign(plan)
     offsets = layout([w for _, w in work.weights]).offsets
-    scratch = []
-    for _, row in loops.lowered:
-        values = dict(zip(row.function.params, row.arguments, strict=True))
-        extents = {p: a for p, a in values.items() if not isinstance(a, Node)}
-        scratch.append(expr_dim(scratch_bytes(row.function), extents))  # type: ignore[arg-type]
+    scratch = [scratch_of(row) for _, row in loops.lowered]
     weights = {node: offsets[w.name] for node, w in work.weights}
     sizes = arena.sizes, tuple(dict.fromkeys(scratch)), arena.levels
     return Memory(weights, arena.place, *sizes)
+
+
+def scratch_of(row: Lowered) -> DimLike:
+    """Bytes of scratch that each thread needs for a kernel."""
+    values = dict(zip(row.function.params, row.arguments, strict=True))
+    extents = {p: a for p, a in values.items() if not isinstance(a, Node)}
+    return expr_dim(scratch_bytes(row.function), extents)  # type: ignore[arg-type]
 
 
 def _manifest(work: Work) -> dict[str, Any]:
@@ -427,6 +443,12 @@ def _said_canonical(work: Work) -> str:
     fired = work.fired or {}
     nodes = len(work.known("graph").nodes())
     return f"{nodes} primitives left · {len(fired)} rules fired {sum(fired.values())} times"
+
+
+def _said_substituted(work: Work) -> str:
+    rules = dict.fromkeys(f.rule for f in work.log)
+    nodes = len(work.known("graph").nodes())
+    return f"{nodes} primitives · {len(work.log)} firings of {len(rules)} rules chosen by cost"
 
 
 def _said_plan(work: Work) -> str:
@@ -493,6 +515,7 @@ STAGES = (
     Stage("import", import_model, _said_imported, _show_operators),
     Stage("fission", split_operators, _said_fission, _show_graph),
     Stage("canonicalize", canonicalize_graph, _said_canonical, _show_graph),
+    Stage("substitute", substitute_graph, _said_substituted, _show_graph),
     Stage("plan", plan_kernels, _said_plan, lambda work: plans.show(work.known("plan"))),
     Stage("lower", lower_kernels, _said_loops, _show_loops),
     Stage("emit", emit_text, _said_text, lambda w: "\n".join(t for ts in w.texts for t in ts)),

@@ -32,6 +32,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("report", "cache"),
     ("pipeline",),
     ("compiler",),
+    ("tune",),
     ("compare",),
     ("ort", "demo", "console"),
     ("commands",),

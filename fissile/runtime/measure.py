@@ -7,8 +7,10 @@ Invariant: generated code that crashes takes the child down, never the caller; i
 """
 
 import json
+import math
 import random
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -30,6 +32,7 @@ from fissile.runtime.statistic import Samples
 from fissile.runtime.threads import gang
 
 FLUSH_BYTES = 1 << 28
+DRAWN = 1 << 18  # numbers drawn for one array
 WARM_UP_SECONDS = 0.02
 
 Run = Callable[[], None]
@@ -62,10 +65,15 @@ def measure(request: Request, timeout: float = 600.0) -> list[Samples]:
     except subprocess.TimeoutExpired as error:
         raise _died(request, f"no answer within {timeout:.0f} s") from error
     if done.returncode != 0:
-        reason = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
-        raise _died(request, reason[0])
+        raise _died(request, _last_words(done.returncode, done.stderr))
     rows = json.loads(done.stdout.splitlines()[-1])
     return [_samples(np.array([row[k] for k in _COLUMNS], float), request) for row in rows]
+
+
+def _last_words(code: int, said: str) -> str:
+    if code < 0:
+        return f"ended by {signal.Signals(-code).name}"
+    return (said.strip().splitlines() or [f"exit status {code}"])[-1]
 
 
 def measure_here(request: Request) -> list[Samples]:
@@ -86,10 +94,14 @@ def measure_here(request: Request) -> list[Samples]:
 
 
 def random_feed(info: TensorInfo, shape: Sequence[int], rng: np.random.Generator) -> np.ndarray:
-    """Standard normal floats, integers and bools 0 or 1; never all zeros."""
+    """Standard normal floats, integers and bools 0 or 1; never all zeros. Large ones repeat themselves."""
+    size = math.prod(shape)
+    drawn = min(size, DRAWN)
     if info.dtype.kind in "iub":
-        return rng.integers(0, 2, tuple(shape)).astype(info.dtype)
-    return rng.standard_normal(tuple(shape)).astype(info.dtype)
+        values = rng.integers(0, 2, drawn).astype(info.dtype)
+    else:
+        values = rng.standard_normal(drawn).astype(info.dtype)
+    return np.resize(values, tuple(shape)) if size else values.reshape(tuple(shape))
 
 
 _COLUMNS = ("seconds", "cpu", "switches")

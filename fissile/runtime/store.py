@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,10 @@ create table if not exists record (
   code text not null, isa text not null, threads integer not null, cache text not null,
   effort text not null, samples text not null);
 create index if not exists by_key on record (code, isa, threads, cache, effort);
+create table if not exists reject (
+  code text not null, isa text not null, threads integer not null, cache text not null,
+  effort text not null, label text not null, reason text not null,
+  primary key (code, isa, threads, cache, effort));
 create table if not exists peak (machine text, quantity text, value real not null,
   primary key (machine, quantity));
 """
@@ -34,13 +39,33 @@ _MATCH = "code = ? and isa = ? and threads = ? and cache = ? and effort = ?"
 
 @dataclass(frozen=True)
 class Key:
-    """What a measurement is of. cache: "warm" or "cold"; effort: how hard its schedule was sought."""
+    """What a measurement is of. isa: instruction set and the processor that ran it (`machine.identity`).
+
+    cache: "warm" or "cold"; effort: how hard its schedule was sought.
+    """
 
     code: str
     isa: str
     threads: int
     cache: str
     effort: str
+
+
+@dataclass(frozen=True)
+class Reject:
+    """A kernel that could not be measured. label: the ONNX nodes it is from; reason: in a sentence."""
+
+    key: Key
+    label: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """A measurement as it is kept. samples: JSON of seconds, processor seconds, involuntary switches."""
+
+    key: Key
+    samples: str
 
 
 def default_paths() -> tuple[Path, ...]:
@@ -74,6 +99,45 @@ class Store:
             "insert into record values (?, ?, ?, ?, ?, ?)", (*astuple(key), json.dumps(rows))
         )
 
+    def reject(self, rejected: Reject) -> None:
+        """Keep why a kernel cannot be measured; the first reason stays."""
+        self._write(
+            "insert or ignore into reject values (?, ?, ?, ?, ?, ?, ?)",
+            (*astuple(rejected.key), rejected.label, rejected.reason),
+        )
+
+    def rejects(self) -> list[Reject]:
+        """Every kernel that could not be measured."""
+        rows = [r for layer in self.layers for r in _all(layer, "reject")]
+        return [Reject(Key(*row[:5]), row[5], row[6]) for row in rows]
+
+    def reason(self, key: Key) -> str | None:
+        """Why a kernel could not be measured; None where nothing is known against it."""
+        query = f"select reason from reject where {_MATCH}"
+        rows = (r for x in self.layers if _has(x, "reject") for r in x.execute(query, astuple(key)))
+        return next((str(reason) for (reason,) in rows), None)
+
+    def rows(self) -> list[Row]:
+        """Every measurement, the outer layers' first."""
+        rows = (r for layer in self.layers for r in _all(layer, "record"))
+        return [Row(Key(*row[:5]), row[5]) for row in rows]
+
+    def merge(self, rows: Sequence[Row], rejects: Sequence[Reject]) -> int:
+        """Take over what is not there yet, all or nothing; the number of measurements that are new."""
+        known = set(self.rows())
+        new = [row for row in dict.fromkeys(rows) if row not in known]
+        values = [(*astuple(row.key), row.samples) for row in new]
+        others = [(*astuple(r.key), r.label, r.reason) for r in rejects]
+        try:
+            with self.layers[-1] as transaction:
+                transaction.executemany("insert into record values (?, ?, ?, ?, ?, ?)", values)
+                transaction.executemany(
+                    "insert or ignore into reject values (?, ?, ?, ?, ?, ?, ?)", others
+                )
+        except sqlite3.Error as error:
+            raise _unwritable(error) from error
+        return len(new)
+
     def peak(self, machine: str, quantity: str) -> float | None:
         """The highest value ever seen of a quantity ("flops.float32", "bytes.l2", ...)."""
         query = "select value from peak where machine = ? and quantity = ?"
@@ -104,9 +168,21 @@ class Store:
             with self.layers[-1] as transaction:
                 transaction.execute(statement, values)
         except sqlite3.Error as error:
-            raise StoreError(
-                "F510", "the tuning store cannot be written", reason=str(error)
-            ) from error
+            raise _unwritable(error) from error
+
+
+def _unwritable(error: sqlite3.Error) -> StoreError:
+    return StoreError("F510", "the tuning store cannot be written", reason=str(error))
+
+
+def _has(layer: sqlite3.Connection, table: str) -> bool:
+    """Whether a layer has a table; one that is only read may be older than the table."""
+    query = "select 1 from sqlite_master where type = 'table' and name = ?"
+    return layer.execute(query, (table,)).fetchone() is not None
+
+
+def _all(layer: sqlite3.Connection, table: str) -> list[Any]:
+    return layer.execute(f"select * from {table} order by rowid").fetchall() if _has(layer, table) else []
 
 
 def _samples(text: str, threads: int) -> Samples:

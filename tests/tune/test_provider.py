@@ -1,0 +1,74 @@
+"""Kernels alone: the artifact runs them, equal kernels share a hash, cold tensors are never the same one twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fissile.ir.dim import symbol
+from fissile.ir.graph import Graph, Node, make
+from fissile.ir.primitive import INPUT, PRIMITIVES, constant
+from fissile.options import resolve_target
+from fissile.orchestrate.greedy import greedy_plan
+from fissile.orchestrate.plan import Kernel
+from fissile.runtime.measure import Request, measure
+from fissile.tune.provider import State, Trial, artifact_of, artifacts_of, launches_of, trials
+
+TARGET = resolve_target()
+WARM, COLD = State(False, 1 << 20), State(True, 1 << 20)
+RNG = np.random.default_rng(0)
+
+
+def product(columns: int, seed: int = 0) -> Kernel:
+    weights = np.random.default_rng(seed).standard_normal((5, columns)).astype(np.float32)
+    return last(make(PRIMITIVES["matmul"], rows(5), constant(weights)))
+
+
+def rows(columns: int) -> Node:
+    return make(INPUT, name="x", dtype="float32", shape=(symbol("n"), columns))
+
+
+def last(node: Node) -> Kernel:
+    inputs = [node.inputs[0]]
+    return greedy_plan(Graph(tuple(inputs), (("y", node),))).kernels()[-1]
+
+
+def trial(kernel: Kernel, state: State = WARM, seconds: float = 1e-4, n: int = 3) -> Trial:
+    return trials([kernel], TARGET, {"n": n}, state, [seconds])[0]
+
+
+def test_values_do_not_matter_and_extents_do() -> None:
+    one = trial(product(7))
+    assert one.code == trial(product(7, seed=1)).code
+    assert one.code != trial(product(7), n=4).code
+    assert one.code != trial(product(9)).code
+    assert launches_of(one) == 5
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_kernels_run_in_the_measuring_child(tmp_path: Path, threads: int) -> None:
+    kernels = [product(7), last(make(PRIMITIVES["exp"], rows(3)))]
+    found = trials(kernels, TARGET, {}, COLD, [1e-4, 1e-5])
+    paths = []
+    for k, artifact in enumerate(artifacts_of(found, TARGET, threads, share=1 << 16)):
+        path = tmp_path / f"{k}.fsl"
+        path.write_bytes(artifact)
+        paths.append(str(path))
+    samples = measure(Request(tuple(paths), threads, samples=3, seconds=1e-4))
+    assert all((s.seconds > 0).all() for s in samples)
+
+
+def test_indices_are_the_real_ones() -> None:
+    table = make(INPUT, name="x", dtype="float32", shape=(6, 2))
+    node = make(PRIMITIVES["gather"], table, constant(np.array([5, 0, 3])), axis=0)
+    artifact = artifact_of(last(node), TARGET)
+    assert np.array([5, 0, 3]).tobytes() in artifact
+
+
+def test_cold_constants_have_copies() -> None:
+    warm = artifact_of(product(7), TARGET, extents={"n": 2})
+    found = trials([product(7)], TARGET, {"n": 2}, COLD, [1e-4])
+    cold = artifacts_of(found, TARGET, 1, share=1 << 16)[0]
+    assert warm.count(b'"name":"t') < cold.count(b'"name":"t')
