@@ -20,6 +20,7 @@ class Options:
     """What may be chosen about a compilation beside model, target, threads and shapes.
 
     disable: names of rewrite rules to leave out. rewrite: False leaves all of them out.
+    substitute: search for substitutions that make the graph cheaper (beside the rules that always apply).
     seed: of anything drawn. strict_shapes: declared ranges are a contract, checked at `run`.
     workers: compile processes, None for the CPUs allowed. verify: check the loop programs that
     kernels become. affinity: CPUs for the gang, as "0-3" (None: no pinning).
@@ -27,6 +28,7 @@ class Options:
 
     disable: tuple[str, ...] = ()
     rewrite: bool = True
+    substitute: bool = False
     seed: int = 0
     strict_shapes: bool = False
     workers: int | None = None

@@ -1,7 +1,25 @@
-"""Primitive graph to better primitive graph: `canonicalize`, and the table of rules `RULES`."""
+"""Primitive graph to better primitive graph: `canonicalize`, `substitute`, and the table of rules `RULES`."""
 
+from fissile.rewrite import merge, places, product
 from fissile.rewrite.canonicalize import canonicalize
 from fissile.rewrite.engine import Rewritten, refusals
+from fissile.rewrite.estimate import estimate, estimator
 from fissile.rewrite.rule import RULES, Refused, Rule
+from fissile.rewrite.substitute import Budget, Substituted, substitute
 
-__all__ = ["RULES", "Refused", "Rewritten", "Rule", "canonicalize", "refusals"]
+SUBSTITUTIONS = tuple(module.__name__ for module in (merge, places, product))
+
+__all__ = [
+    "RULES",
+    "SUBSTITUTIONS",
+    "Budget",
+    "Refused",
+    "Rewritten",
+    "Rule",
+    "Substituted",
+    "canonicalize",
+    "estimate",
+    "estimator",
+    "refusals",
+    "substitute",
+]

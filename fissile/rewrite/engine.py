@@ -30,7 +30,11 @@ class Rewritten:
 
 @dataclass
 class _Pass:
-    """One sweep over a graph. readers: None when rules may not ask, else how many read each node."""
+    """One sweep over a graph.
+
+    readers: None when rules may not ask, else how many read each node. known: what rules make of nodes whose inputs
+    are in normal form, shared by sweeps with the same rules (without readers that depends on the node alone).
+    """
 
     rules: dict[str, list[Rule]]
     readers: dict[Node, int] | None
@@ -39,6 +43,7 @@ class _Pass:
     forward: dict[Node, Node] = field(default_factory=dict)
     origins: dict[Node, tuple[str, ...]] = field(default_factory=dict)
     fired: Counter[str] = field(default_factory=Counter)
+    known: dict[Node, Node] = field(default_factory=dict)
 
 
 def rewrite(graph: Graph, rules: Sequence[Rule]) -> Rewritten:
@@ -84,13 +89,44 @@ def _lost_guards(before: list[tuple[Node, DimLike, DimLike]], graph: Graph) -> t
 def refusals(graph: Graph, rule: Rule) -> list[tuple[Node, str]]:
     """Every node of the graph that `rule` looks at and declines, with the reason."""
     found = []
-    readers = _readers(graph, graph.nodes())
+    readers = readers_of(graph, graph.nodes())
     for node in graph.nodes():
         if node.name in rule.roots:
             outcome = _apply(rule, node, readers)
             if isinstance(outcome, Refused):
                 found.append((node, outcome.reason))
     return found
+
+
+class Renewal:
+    """Graphs with some nodes exchanged, brought to normal form again; what was learnt of nodes is kept between calls.
+
+    The cost of a call is that of what lies downstream of the exchanged nodes.
+    """
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self._free = _by_root(r for r in rules if not r.private)
+        self._private = _by_root(r for r in rules if r.private)
+        self._known: dict[Node, Node] = {}
+
+    def exchanged(self, graph: Graph, new: Mapping[Node, Node]) -> Graph:
+        """`graph`, whose nodes are in normal form, with each key of `new` replaced by its value, in normal form."""
+        before = list(constraints(graph)) if _is_symbolic(graph) else []
+        result = self._swept(graph, new)
+        while self._private:
+            changed, counts = _sweep(result, self._private, exact=True)
+            if not counts:
+                break
+            result = self._swept(changed, {})
+        lost = _lost_guards(before, result) if before else ()
+        return replace(result, guards=result.guards + lost) if lost else result
+
+    def _swept(self, graph: Graph, new: Mapping[Node, Node]) -> Graph:
+        return _sweep(graph, self._free, exact=False, new=new, known=self._known)[0]
+
+
+def _is_symbolic(graph: Graph) -> bool:
+    return any(not isinstance(d, int) for node in graph.inputs for d in node.shape)
 
 
 def _by_root(rules: Iterable[Rule]) -> dict[str, list[Rule]]:
@@ -101,21 +137,32 @@ def _by_root(rules: Iterable[Rule]) -> dict[str, list[Rule]]:
     return table
 
 
-def _readers(graph: Graph, nodes: Sequence[Node]) -> dict[Node, int]:
+def readers_of(graph: Graph, nodes: Sequence[Node]) -> dict[Node, int]:
+    """How many nodes and outputs read each node."""
     readers = {node: len(who) for node, who in users(nodes).items()}
     for _, node in graph.outputs:
         readers[node] += 1
     return readers
 
 
-def _sweep(graph: Graph, rules: dict[str, list[Rule]], exact: bool) -> tuple[Graph, Counter[str]]:
+def _sweep(
+    graph: Graph,
+    rules: dict[str, list[Rule]],
+    exact: bool,
+    new: Mapping[Node, Node] | None = None,
+    known: dict[Node, Node] | None = None,
+) -> tuple[Graph, Counter[str]]:
     nodes = graph.nodes()
     state = _Pass(
         rules,
-        _readers(graph, nodes) if exact else None,
+        readers_of(graph, nodes) if exact else None,
         STEPS_PER_NODE * (len(nodes) + 100),
         origins=dict(graph.origins),
+        forward=dict(new or {}),
+        known={} if known is None else known,
     )
+    for node, target in (new or {}).items():
+        _inherit(state, target, state.origins.get(node, ()))
     givers = [node for node in graph.late.values() if node in set(nodes)] if graph.late else []
     for node in (*givers, *(node for _, node in graph.outputs)):
         _normalize(node, state)
@@ -161,15 +208,25 @@ def _step(node: Node, state: _Pass) -> Node:
         _succeed(state, node, new)
         if new in state.normal:
             return new
+    outcome = state.known.get(new) or _outcome(new, state)
+    if state.readers is None:
+        state.known[new] = outcome
+    if outcome is not new:
+        _succeed(state, new, outcome)
+        return outcome
+    return new if new is node else _settled(new, state)
+
+
+def _outcome(new: Node, state: _Pass) -> Node:
+    """What the first rule that fires makes of a node; the node itself when none does."""
     for rule in state.rules.get(new.name, ()):
         outcome = _apply(rule, new, state.readers)
         if isinstance(outcome, Node) and outcome is not new:
             state.fired[rule.name] += 1
             if outcome.dtype is not new.dtype or outcome.type.rank != new.type.rank:
                 raise CompileError("F302", f"rule {rule.name} changed {new} to {outcome}")
-            _succeed(state, new, outcome)
             return outcome
-    return new if new is node else _settled(new, state)
+    return new
 
 
 def _settled(new: Node, state: _Pass) -> Node:

@@ -7,7 +7,7 @@ declaration. Invariant: a replacement has the type of the node and the same valu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -28,6 +28,8 @@ class Refused:
 
 Outcome: TypeAlias = Node | Refused
 Apply: TypeAlias = Callable[[Node], Outcome]
+Key: TypeAlias = Callable[[Node], "Hashable | Refused"]
+Join: TypeAlias = Callable[[tuple[Node, ...]], "tuple[Node, ...] | Refused"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +37,9 @@ class Rule:
     """A named rewriting of nodes of the primitives `roots`.
 
     family: the module it stands in. private: positions of inputs that no other node may read (and that are
-    no output), because the rule would otherwise compute them twice.
+    no output), because the rule would otherwise compute them twice. join: for rules that replace several nodes at
+    once, the replacements of nodes on which `key` agrees; `apply` then only says why a node alone is left. opens:
+    whether the search starts at it; what only makes room for other rules is tried beside their firings.
     """
 
     name: str
@@ -45,6 +49,9 @@ class Rule:
     family: str
     regime: str = "canonicalize"
     private: tuple[int, ...] = ()
+    key: Key | None = None
+    join: Join | None = None
+    opens: bool = True
 
     def __repr__(self) -> str:
         return self.name
@@ -54,21 +61,49 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(
-    law: str, *roots: str, regime: str = "canonicalize", private: tuple[int, ...] = ()
+    law: str,
+    *roots: str,
+    regime: str = "canonicalize",
+    private: tuple[int, ...] = (),
+    opens: bool = True,
 ) -> Callable[[Apply], Rule]:
     """Declare the function below as the rule of its name. ValueError for a name or root that cannot be."""
 
     def declare(apply: Apply) -> Rule:
         name = getattr(apply, "__name__", "")
-        if name in RULES:
-            raise ValueError(f"rule {name} is declared twice")
-        unknown = [root for root in roots if root not in PRIMITIVES]
-        if unknown or not roots or regime not in REGIMES:
-            raise ValueError(f"rule {name}: roots {roots}, regime {regime}")
-        RULES[name] = Rule(name, law, roots, apply, apply.__module__, regime, private)
-        return RULES[name]
+        family = apply.__module__
+        return _listed(Rule(name, law, roots, apply, family, regime, private, opens=opens))
 
     return declare
+
+
+def joining(law: str, *roots: str, key: Key, opens: bool = True) -> Callable[[Join], Rule]:
+    """Declare the function below as the rule of its name that replaces all nodes on which `key` agrees at once.
+
+    It is given two nodes or more, none of which needs another, and answers as many. Regime "substitute".
+    """
+
+    def alone(node: Node) -> Outcome:
+        """Why the node is not joined with another."""
+        found = key(node)
+        return found if isinstance(found, Refused) else Refused("no other node shares its operand")
+
+    def declare(join: Join) -> Rule:
+        name = getattr(join, "__name__", "")
+        family = join.__module__
+        return _listed(Rule(name, law, roots, alone, family, "substitute", (), key, join, opens))
+
+    return declare
+
+
+def _listed(rule: Rule) -> Rule:
+    if rule.name in RULES:
+        raise ValueError(f"rule {rule.name} is declared twice")
+    unknown = [root for root in rule.roots if root not in PRIMITIVES]
+    if unknown or not rule.roots or rule.regime not in REGIMES:
+        raise ValueError(f"rule {rule.name}: roots {rule.roots}, regime {rule.regime}")
+    RULES[rule.name] = rule
+    return rule
 
 
 def enabled(regime: str, disabled: Iterable[str] = ()) -> tuple[Rule, ...]:

@@ -49,11 +49,14 @@ def agree(a: Graph, b: Graph, *, exact: bool, special: bool, seed: int = 0) -> N
             np.testing.assert_allclose(got[name], array, rtol=2e-6, atol=2e-6)
 
 
+CANONICAL = sorted(n for n, r in RULES.items() if r.regime == "canonicalize")
+
+
 def test_every_rule_has_an_instance() -> None:
-    assert sorted(RULES) == sorted(INSTANCES)
+    assert sorted(INSTANCES) == CANONICAL
 
 
-@pytest.mark.parametrize("name", sorted(RULES))
+@pytest.mark.parametrize("name", CANONICAL)
 def test_fires_and_keeps_the_value(name: str) -> None:
     @QUICK
     @given(st.data(), st.integers(0, 99))
@@ -70,7 +73,7 @@ def test_fires_and_keeps_the_value(name: str) -> None:
     check()
 
 
-@pytest.mark.parametrize("name", sorted(RULES))
+@pytest.mark.parametrize("name", CANONICAL)
 def test_all_rules_together_end_and_keep_the_value(name: str) -> None:
     @settings(max_examples=5, deadline=None)
     @given(st.data())
@@ -311,7 +314,7 @@ def test_refuses_with_a_reason(name: str, reason: str, build: Callable[[], Node]
 
 
 def test_every_rule_has_a_refusal() -> None:
-    assert {name for name, _, _ in REFUSALS} == set(RULES)
+    assert {name for name, _, _ in REFUSALS} == set(CANONICAL)
 
 
 def test_weights_are_not_scaled_under_another_reader() -> None:

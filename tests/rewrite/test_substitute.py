@@ -1,0 +1,343 @@
+"""Substitutions on drawn instances, and the search that chooses among them."""
+
+from __future__ import annotations
+
+import doctest
+from collections.abc import Callable
+from importlib import import_module
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fissile.errors import OptionError
+from fissile.ir.dtype import FLOAT16, FLOAT32
+from fissile.ir.graph import Graph, Node
+from fissile.ir.primitive import cast, constant, scalar
+from fissile.rewrite import RULES, Budget, canonicalize, estimator, refusals, substitute
+from fissile.rewrite.engine import Renewal
+from fissile.rewrite.rule import enabled
+from fissile.rewrite.shape import is_same_shape
+from fissile.rewrite.substitute import firings, sites
+from fissile.rewrite.window import Surroundings
+from tests.rewrite.corpus import P, feeds_of, graph_of, source, values_of
+from tests.rewrite.substitutions import INSTANCES, flat, interpolated, spread, weights
+
+SUBSTITUTED = sorted(n for n, r in RULES.items() if r.regime == "substitute")
+
+
+def agree(a: Graph, b: Graph, seed: int = 0) -> None:
+    feeds = feeds_of(a, seed, special=False)
+    want, got = values_of(a, feeds), values_of(b, feeds)
+    for name, array in want.items():
+        assert got[name].dtype == array.dtype
+        scale = np.abs(array).max(initial=1)
+        np.testing.assert_allclose(got[name], array, rtol=2e-6, atol=4e-6 * scale)
+
+
+def test_every_substitution_has_an_instance() -> None:
+    assert sorted(INSTANCES) == SUBSTITUTED
+
+
+@pytest.mark.parametrize("name", SUBSTITUTED)
+def test_fires_and_keeps_the_value(name: str) -> None:
+    @settings(max_examples=8, deadline=None)
+    @given(st.data(), st.integers(0, 99))
+    def check(drawn: st.DataObject, seed: int) -> None:
+        graph = graph_of(*INSTANCES[name](drawn.draw))
+        found = list(sites(graph, (RULES[name],), None))
+        assert found, refusals(graph, RULES[name])
+        for site in found:
+            for old, new in zip(site.nodes, site.new, strict=True):
+                assert new.dtype is old.dtype
+                assert is_same_shape(new.shape, old.shape)
+            exchanged = dict(zip(site.nodes, site.new, strict=True))
+            agree(graph, Renewal(()).exchanged(graph, exchanged), seed)
+
+    check()
+
+
+@pytest.mark.parametrize("name", SUBSTITUTED)
+def test_in_normal_form_it_keeps_the_value(name: str) -> None:
+    @settings(max_examples=4, deadline=None)
+    @given(st.data())
+    def check(drawn: st.DataObject) -> None:
+        graph = canonicalize(graph_of(*INSTANCES[name](drawn.draw))).graph
+        renewal = Renewal(enabled("canonicalize"))
+        for site in sites(graph, (RULES[name],), None):
+            after = renewal.exchanged(graph, dict(zip(site.nodes, site.new, strict=True)))
+            assert canonicalize(after).fired == {}
+            agree(graph, after)
+
+    check()
+
+
+# ---------------------------------------------------------------- refusals
+
+X, Y = source([6, 5]), source([6, 5], "y")
+IMAGE = source([1, 4, 6, 5])
+PRODUCT = P("matmul", flat(IMAGE), weights(5, 7))
+ROW = spread(source([5], "r"), (6, 5))
+WIDE = P("matmul", X, source([5, 9], "w"))
+CONV = {"strides": (1, 1), "dilations": (1, 1)}
+
+
+def flat_x() -> Node:
+    return P("reshape", X, shape=(30,))
+
+
+def index() -> Node:
+    return constant(np.array([3, 1, 29]))
+
+
+def _resized(x: Node) -> Node:
+    return interpolated(x, 1, 9)
+
+
+def _summed(x: Node, axes: tuple[int, ...]) -> Node:
+    return P("reduce_sum", x, axes=axes)
+
+
+REFUSALS: list[tuple[str, str, Callable[[], tuple[Node, ...]]]] = [
+    (
+        "product_before_map",
+        "batch",
+        lambda: (P("matmul", source([2, 3, 4]), source([2, 4, 3], "b")),),
+    ),
+    ("product_before_map", "no map", lambda: (P("matmul", P("exp", X), weights(5, 4)),)),
+    (
+        "product_before_map",
+        "cuts or merges",
+        lambda: (P("matmul", P("reshape", X, shape=(3, 10)), weights(10, 4)),),
+    ),
+    (
+        "product_before_map",
+        "does not treat them alike",
+        lambda: (
+            P("matmul", P("slice", X, starts=(0, 1), steps=(1, 1), shape=(6, 4)), weights(4, 2)),
+        ),
+    ),
+    (
+        "product_before_map",
+        "no more places",
+        lambda: (P("matmul", flat(interpolated(IMAGE, 1, 2)), weights(5, 7)),),
+    ),
+    ("map_before_product", "no plain product", lambda: (_resized(IMAGE),)),
+    (
+        "map_before_product",
+        "no fewer places",
+        lambda: (
+            _resized(P("reshape", P("matmul", flat(IMAGE), weights(5, 4)), shape=(1, 4, 6, 4))),
+        ),
+    ),
+    ("map_before_product", "no axis before", lambda: (P("gather", flat_x(), index(), axis=0),)),
+    ("bias_after_map", "no sum with a bias", lambda: (_resized(IMAGE),)),
+    (
+        "bias_after_map",
+        "keep a constant",
+        lambda: (P("reduce_sum", P("add", IMAGE, spread(weights(5), IMAGE.shape)), axes=(1,)),),
+    ),
+    ("split_product", "no concat", lambda: (PRODUCT,)),
+    ("split_product", "constant weights", lambda: (WIDE,)),
+    ("bias_last", "sum with a constant", lambda: (P("add", X, Y),)),
+    ("associate_right", "no product", lambda: (PRODUCT,)),
+    (
+        "associate_right",
+        "no fewer operations",
+        lambda: (
+            P("matmul", P("matmul", source([3, 9]), source([9, 2], "b")), source([2, 9], "c")),
+        ),
+    ),
+    (
+        "associate_right",
+        "reshape of a product",
+        lambda: (
+            P(
+                "matmul",
+                P("reshape", P("matmul", source([2, 3, 4]), source([2, 4, 5], "b")), shape=(6, 5)),
+                weights(5, 2),
+            ),
+        ),
+    ),
+    ("associate_left", "no product", lambda: (WIDE,)),
+    (
+        "associate_left",
+        "no fewer operations",
+        lambda: (
+            P("matmul", source([9, 2], "a"), P("matmul", source([2, 3], "b"), source([3, 1], "c"))),
+        ),
+    ),
+    ("merge_affine", "plus a bias", lambda: (WIDE,)),
+    ("merge_affine", "constant weights", lambda: (P("matmul", P("add", X, ROW), weights(5, 2)),)),
+    (
+        "merge_affine",
+        "finite vector",
+        lambda: (
+            P(
+                "matmul",
+                P("add", PRODUCT, spread(scalar(np.inf, FLOAT32), PRODUCT.shape)),
+                weights(7, 2),
+            ),
+        ),
+    ),
+    (
+        "merge_affine",
+        "no fewer operations",
+        lambda: (
+            P(
+                "matmul",
+                P("add", P("matmul", source([3, 9]), weights(9, 2)), spread(weights(2), (3, 2))),
+                weights(2, 9),
+            ),
+        ),
+    ),
+    ("scale_after_product", "not scaled", lambda: (WIDE,)),
+    (
+        "scale_after_product",
+        "along the columns",
+        lambda: (P("matmul", P("mul", X, ROW), weights(5, 2)),),
+    ),
+    (
+        "scale_after_product",
+        "no smaller",
+        lambda: (P("matmul", P("mul", X, spread(scalar(2, FLOAT32), X.shape)), weights(5, 7)),),
+    ),
+    ("scale_before_product", "no product", lambda: (P("mul", X, ROW),)),
+    (
+        "scale_before_product",
+        "along the columns",
+        lambda: (P("mul", WIDE, spread(source([9], "r"), WIDE.shape)),),
+    ),
+    (
+        "scale_before_product",
+        "no smaller",
+        lambda: (P("mul", P("matmul", X, weights(5, 2)), spread(source([6, 1], "s"), (6, 2))),),
+    ),
+    ("factor_out_of_sum", "not scaled", lambda: (_summed(X, (1,)),)),
+    ("factor_out_of_sum", "no broadcast", lambda: (_summed(P("mul", X, Y), (1,)),)),
+    ("factor_out_of_sum", "varies", lambda: (_summed(P("mul", X, ROW), (1,)),)),
+    ("shift_out_of_sum", "no sum with a broadcast", lambda: (_summed(P("add", X, Y), (1,)),)),
+    ("shift_out_of_sum", "varies", lambda: (_summed(P("add", X, ROW), (1,)),)),
+    ("merge_products", "not constant", lambda: (WIDE,)),
+    ("merge_products", "no other node", lambda: (P("matmul", X, weights(5, 2)),)),
+    ("sum_beside_product", "last axis alone", lambda: (_summed(X, (0,)), WIDE)),
+    ("merge_rows", "batch", lambda: (P("matmul", source([2, 3, 4]), source([2, 4, 3], "b")),)),
+    (
+        "merge_convolutions",
+        "groups",
+        lambda: (P("conv", IMAGE, weights(2, 2, 1, 5), groups=5, **CONV),),
+    ),
+    (
+        "merge_convolutions",
+        "not constant",
+        lambda: (P("conv", IMAGE, source([2, 2, 5, 3], "w"), groups=1, **CONV),),
+    ),
+    ("join_slices", "no operand is a slice", lambda: (P("exp", constant(np.ones(3, np.float32))),)),
+    ("join_slices", "neither a slice", lambda: (P("exp", X),)),
+]
+
+
+@pytest.mark.parametrize(("name", "reason", "build"), REFUSALS)
+def test_refuses_with_a_reason(
+    name: str, reason: str, build: Callable[[], tuple[Node, ...]]
+) -> None:
+    graph = graph_of(*build())
+    assert not list(sites(graph, (RULES[name],), None))
+    assert any(reason in why for _, why in refusals(graph, RULES[name]))
+
+
+def test_every_substitution_has_a_refusal() -> None:
+    assert sorted({name for name, _, _ in REFUSALS}) == SUBSTITUTED
+
+
+def test_only_single_and_double_floats_are_substituted() -> None:
+    half = [cast(x, FLOAT16) for x in (X, source([5, 9], "w"), source([9, 2], "v"))]
+    graph = graph_of(P("matmul", P("matmul", half[0], half[1]), half[2]))
+    assert not list(sites(graph, tuple(RULES[n] for n in SUBSTITUTED), None))
+
+
+# ---------------------------------------------------------------- the search
+
+
+def decode_head() -> Graph:
+    """Four feature maps: linear, resized to the largest, joined, linear, relu, linear (SegFormer)."""
+    size, width = 32, 64
+    parts = []
+    for k, (side, channels) in enumerate(((32, 6), (16, 10), (8, 14), (4, 18))):
+        x = source([1, side, side, channels], f"x{k}")
+        y = P("matmul", flat(x), weights(channels, width, seed=k))
+        y = P("add", y, spread(weights(width, seed=9 + k), y.shape))
+        y = P("reshape", y, shape=(1, side, side, width))
+        for axis in (1, 2) if side < size else ():
+            y = interpolated(y, axis, size)
+        parts.append(y)
+    joined = flat(P("concat", *parts[::-1], axis=3))
+    y = P("matmul", joined, weights(4 * width, width))
+    y = P("add", y, spread(weights(width), y.shape))
+    y = P("max", y, spread(scalar(0, FLOAT32), y.shape))
+    return canonicalize(graph_of(P("matmul", y, weights(width, 5)))).graph
+
+
+def test_linear_layers_move_before_the_resizes_of_a_decode_head() -> None:
+    graph = decode_head()
+    best, *others = substitute(graph, estimator())
+    agree(graph, best.graph)
+    products = [n for n in best.graph.nodes() if n.name == "matmul"]
+    assert len(products) == 5  # one per feature map, and the last
+    assert {n.inputs[0].shape[1] for n in products} == {6, 10, 14, 18, 64}  # never the joined ones
+    assert not any(n.name == "concat" for n in best.graph.nodes())
+    assert best.cost < min(estimator()(graph), *(o.cost for o in others))
+    used = firings(best.log)
+    assert used["split_product"] == 1
+    assert used["merge_affine"] + used.get("associate_right", 0) >= 4
+
+
+def test_the_search_is_deterministic_and_obeys_its_budget() -> None:
+    graph = decode_head()
+    first, second = (substitute(graph, estimator())[0] for _ in range(2))
+    assert first.graph == second.graph
+    assert first.log == second.log
+    (nothing,) = substitute(graph, estimator(), Budget(graphs=0))
+    assert nothing.graph is graph
+
+
+def test_rules_can_be_left_out() -> None:
+    graph = decode_head()
+    best, *_ = substitute(graph, estimator(), disabled=["split_product"])
+    assert "split_product" not in firings(best.log)
+    with pytest.raises(OptionError, match="no rule is called nothing"):
+        substitute(graph, estimator(), disabled=["nothing"])
+
+
+def test_projections_of_attention_are_merged_with_their_biases() -> None:
+    x = source([8, 12])
+    found = []
+    for seed in range(3):
+        y = P("matmul", x, weights(12, 6, seed=seed))
+        found.append(P("add", y, spread(weights(6, seed=7 + seed), y.shape)))
+    q, k, v = found
+    scores = P("matmul", q, P("transpose", k, perm=(1, 0)))
+    graph = canonicalize(graph_of(P("matmul", P("exp", scores), v))).graph
+    best, *_ = substitute(graph, estimator())
+    agree(graph, best.graph)
+    product = next(n for n in best.graph.nodes() if n.name == "matmul")
+    assert product.shape == (8, 18)
+    assert sum(n.name == "add" for n in best.graph.nodes()) == 1
+
+
+def test_a_window_is_convex_and_goes_back() -> None:
+    x = P("exp", X)
+    y = P("neg", x)
+    z = P("add", x, P("matmul", P("abs", y), source([5, 5], "w")))
+    graph = graph_of(z)
+    window = Surroundings(graph).window((x,))
+    assert window.replaced(window.graph) == {}
+    outside = {n for n in graph.nodes() if n not in window.inside}
+    assert not any(
+        set(n.inputs) & outside for n in window.inside if n.name not in ("exp", "matmul")
+    )
+
+
+def test_documented_estimate() -> None:
+    assert doctest.testmod(import_module("fissile.rewrite.estimate")).failed == 0
