@@ -16,7 +16,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import fissile
-from fissile.compare.peak import Peak
+from fissile.tune.peak import Peak
 from fissile.options import resolve_target
 from fissile.runtime.executable import Executable
 

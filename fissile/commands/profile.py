@@ -26,7 +26,7 @@ def show_profile(
     as_json: bool,
 ) -> int:
     """Profile `runs` runs and print what came out; exit code 0."""
-    from fissile.compare.peak import machine_peaks
+    from fissile.tune.peak import machine_peaks
 
     peaks = machine_peaks()
     found = executable.profile(feeds, runs=runs)

@@ -68,7 +68,7 @@ def measure_here(target: Target) -> dict[str, float]:
 
 def _measured() -> dict[str, float]:
     """`measure_here` in a child: machine code of a new kind never runs in the caller's process."""
-    command = [sys.executable, "-m", "fissile.compare.peak"]
+    command = [sys.executable, "-m", "fissile.tune.peak"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]

@@ -1,0 +1,60 @@
+"""How long tuning may take: "10m", "600s", "200trials", or seconds as a number (PRODUCT 5.1).
+
+In: what the user wrote. Out: a `Budget`. Invariant: what cannot be read is an OptionError with the forms that can.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from fissile.errors import OptionError
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """seconds of wall time, and kernels measured, at most."""
+
+    seconds: float = math.inf
+    trials: float = math.inf
+
+    def __str__(self) -> str:
+        if math.isfinite(self.trials):
+            return f"{self.trials:.0f} trials"
+        return clock(self.seconds)
+
+
+def parse_budget(given: str | float) -> Budget:
+    """The budget that is meant; OptionError F611.
+
+    >>> parse_budget("90s") == parse_budget("1.5m") == parse_budget(90)
+    True
+    """
+    if isinstance(given, int | float):
+        if given > 0 and math.isfinite(given):
+            return Budget(float(given))
+        raise _unreadable(str(given))
+    text = given.strip().lower().replace(" ", "")
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h|trials?)", text)
+    if found is None or float(found[1]) == 0:
+        raise _unreadable(given)
+    if found[2].startswith("t"):
+        return Budget(trials=float(int(float(found[1]))))
+    return Budget(float(found[1]) * _UNITS[found[2]])
+
+
+def clock(seconds: float) -> str:
+    """Minutes and seconds, as 08:21.
+
+    >>> clock(501)
+    '08:21'
+    """
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes:02d}:{rest:02d}"
+
+
+def _unreadable(text: str) -> OptionError:
+    return OptionError("F611", f"budget {text!r}", remedy="10m, 600s, 1h or 200trials")

@@ -1,0 +1,242 @@
+"""Seconds of kernels, measured once on a machine and remembered (DESIGN 3.4, 6).
+
+In: kernels. Out: seconds of one launch each, from the store where it knows them, else from the measuring child, in
+batches. Invariant: every batch is in the store before its numbers are used, so that nothing is lost when the process
+dies; a kernel that crashes, hangs or cannot be built costs infinitely much, and the store says why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from fissile.errors import FissileError
+from fissile.orchestrate.plan import Anchor, Kernel
+from fissile.runtime.machine import identity
+from fissile.runtime.measure import Request, measure
+from fissile.runtime.statistic import Samples, summarize
+from fissile.runtime.store import Key, Reject, Store
+from fissile.target import Target
+from fissile.tune.provider import State, Trial, artifacts_of, launches_of, trials
+
+EFFORT = "default"
+BATCH = 8  # kernels timed in one child, interleaved
+SAMPLES = 15
+LIMIT_SECONDS = 10.0  # for a batch, and again for each of its kernels
+_FAULTS = (ArithmeticError, AssertionError, LookupError, NotImplementedError, TypeError, ValueError)
+
+Time = Callable[[Sequence[str], int, float], list[Samples]]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How kernels are measured: for which target, threads and extents, in which cache state.
+
+    estimate: seconds a kernel may take. deadline: of `time.monotonic()`; nothing is measured after it.
+    """
+
+    target: Target
+    threads: int
+    numbers: Mapping[str, int]
+    state: State
+    estimate: Callable[[Kernel], float]
+    workers: int | None = None
+    samples: int = SAMPLES
+    deadline: float = math.inf
+
+    def key(self, code: str) -> Key:
+        """What the measurement of a hash is kept under."""
+        machine = f"{identity()} as {self.target.name}"
+        return Key(code, machine, self.threads, self.state.name, EFFORT)
+
+
+@dataclass
+class Tally:
+    """What was done: kernels measured, found in the store, rejected with their reasons; `last`: their labels."""
+
+    measured: int = 0
+    remembered: int = 0
+    rejected: dict[str, str] = field(default_factory=dict)
+    last: tuple[str, ...] = ()
+
+
+class OutOfTime(Exception):
+    """The deadline has passed; what was measured is in the store."""
+
+
+def seconds_of(
+    kernels: Sequence[Kernel],
+    setting: Setting,
+    store: Store,
+    tally: Tally,
+    *,
+    times: int = 1,
+    label: Callable[[Kernel], str] = lambda kernel: kernel.nodes[-1].name,
+    timed: Time | None = None,
+) -> list[float]:
+    """Seconds of one launch of every kernel; infinity for those that cannot run. OutOfTime.
+
+    times: how often as many samples as usual are wanted. label: names a kernel for people. timed: for tests.
+    """
+    found: dict[Kernel, float] = {k: 0.0 for k in kernels if k.anchor is Anchor.FOREIGN}
+    todo: dict[str, Trial] = {}
+    waiting: dict[Kernel, str] = {}
+    for kernel, trial in _lowered(dict.fromkeys(kernels), setting, store, tally, label):
+        if kernel in found:
+            continue
+        known = math.inf if trial is None else recall(trial.code, setting, store, times)
+        if known is not None:
+            found[kernel] = known
+            tally.remembered += trial is not None
+        elif trial is not None:
+            todo[trial.code], waiting[kernel] = trial, trial.code
+    work = [*todo.values()]
+    for first in range(0, len(work), BATCH):
+        if time.monotonic() > setting.deadline:
+            raise OutOfTime
+        batch = work[first : first + BATCH]
+        tally.last = tuple(label(t.kernel) for t in batch)
+        _measure(batch, setting, store, tally, label, times, timed or in_child(setting.threads))
+    for kernel, code in waiting.items():
+        found[kernel] = _or_infinite(recall(code, setting, store, 1))
+    return [found[kernel] for kernel in kernels]
+
+
+def recall(code: str, setting: Setting, store: Store, times: int = 1) -> float | None:
+    """What the store knows of a hash, given that it has as many samples as wanted; infinity for a reject."""
+    key = setting.key(code)
+    if store.reason(key) is not None:
+        return math.inf
+    records = store.records(key)
+    if sum(len(r.seconds) for r in records) < times * setting.samples:
+        return None
+    return summarize(_pooled(records, setting.threads)).p10
+
+
+def recalled(
+    kernels: Sequence[Kernel], setting: Setting, store: Store
+) -> list[float | None]:
+    """What the store knows of kernels; None where it knows nothing. Nothing is run."""
+    found: dict[Kernel, float | None] = {}
+    for kernel, trial in _lowered(dict.fromkeys(kernels), setting, store, Tally(), str):
+        found[kernel] = math.inf if trial is None else recall(trial.code, setting, store)
+    return [0.0 if k.anchor is Anchor.FOREIGN else found[k] for k in kernels]
+
+
+def _or_infinite(seconds: float | None) -> float:
+    return math.inf if seconds is None else seconds
+
+
+def _pooled(records: Sequence[Samples], threads: int) -> Samples:
+    return Samples(
+        np.concatenate([r.seconds for r in records]),
+        np.concatenate([r.cpu for r in records]),
+        np.concatenate([r.switches for r in records]),
+        threads,
+    )
+
+
+# ---------------------------------------------------------------- lowering
+
+
+def _lowered(
+    kernels: Iterable[Kernel],
+    setting: Setting,
+    store: Store,
+    tally: Tally,
+    label: Callable[[Kernel], str],
+) -> Iterator[tuple[Kernel, Trial | None]]:
+    """Kernels as trials; None for one that the compiler cannot lower, which is rejected."""
+    native = [k for k in kernels if k.anchor is not Anchor.FOREIGN]
+    guesses = [setting.estimate(k) for k in native]
+
+    def lowered(some: Sequence[Kernel], guesses: Sequence[float]) -> list[Trial]:
+        return trials(some, setting.target, setting.numbers, setting.state, guesses)
+
+    try:
+        yield from zip(native, lowered(native, guesses), strict=True)
+        return
+    except (FissileError, *_FAULTS):
+        pass  # one of them cannot be lowered: they go one by one
+    for kernel, guess in zip(native, guesses, strict=True):
+        try:
+            (trial,) = lowered([kernel], [guess])
+        except (FissileError, *_FAULTS) as error:
+            digest = hashlib.blake2b(repr(kernel).encode(), digest_size=16).hexdigest()
+            reason = f"cannot be lowered: {type(error).__name__}: {error}".splitlines()[0]
+            _reject(digest, kernel, reason, setting, store, tally, label)
+            yield kernel, None
+        else:
+            yield kernel, trial
+
+
+# ---------------------------------------------------------------- timing
+
+
+def _measure(
+    batch: Sequence[Trial],
+    setting: Setting,
+    store: Store,
+    tally: Tally,
+    label: Callable[[Kernel], str],
+    times: int,
+    timed: Time,
+) -> None:
+    """Measure a batch into the store; where that fails, its members one by one."""
+    try:
+        samples = _timed(batch, setting, times, timed)
+    except FissileError as error:
+        if len(batch) == 1:
+            code, kernel = batch[0].code, batch[0].kernel
+            _reject(code, kernel, error.reason or error.message, setting, store, tally, label)
+            return
+        for trial in batch:
+            _measure([trial], setting, store, tally, label, times, timed)
+        return
+    for trial, found in zip(batch, samples, strict=True):
+        count = launches_of(trial)
+        per_launch = replace(found, seconds=found.seconds / count, cpu=found.cpu / count)
+        store.add(setting.key(trial.code), per_launch)
+        tally.measured += 1
+
+
+def _timed(
+    batch: Sequence[Trial], setting: Setting, times: int, timed: Time
+) -> list[Samples]:
+    share = setting.state.share
+    made = artifacts_of(batch, setting.target, setting.threads, setting.workers, share)
+    with tempfile.TemporaryDirectory(prefix="fissile-") as folder:
+        paths = [Path(folder) / f"{k}.fsl" for k in range(len(made))]
+        for path, artifact in zip(paths, made, strict=True):
+            path.write_bytes(artifact)
+        limit = LIMIT_SECONDS * (1 + len(batch) * times)
+        return timed([str(p) for p in paths], setting.samples * times, limit)
+
+
+def in_child(threads: int) -> Time:
+    """Times artifacts in the measuring child."""
+
+    def timed(paths: Sequence[str], samples: int, limit: float) -> list[Samples]:
+        return measure(Request(tuple(paths), threads, samples=samples), limit)
+
+    return timed
+
+
+def _reject(
+    code: str,
+    kernel: Kernel,
+    reason: str,
+    setting: Setting,
+    store: Store,
+    tally: Tally,
+    label: Callable[[Kernel], str],
+) -> None:
+    tally.rejected[label(kernel)] = reason
+    store.reject(Reject(setting.key(code), label(kernel), reason))
