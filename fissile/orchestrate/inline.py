@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fissile.ir.graph import Graph, Node, users
 from fissile.orchestrate.plan import is_stored_leaf
 
@@ -9,8 +11,19 @@ _ALWAYS = frozenset({"extents", "iota", "reshape", "broadcast", "window", "dilat
 _CHEAP_DEPTH = 8  # elementwise primitives of a computed index that are worth repeating per reader
 
 
+def followed(graph: Graph) -> frozenset[Node]:
+    """The nodes of `graph` that no plan stores, whatever it costs: following them is as good as free."""
+    return _inlined(graph, lambda node, readers, result: False)
+
+
 def inlined(graph: Graph) -> frozenset[Node]:
-    """The nodes of `graph` that no kernel stores. An output of the graph is always stored."""
+    """The nodes of `graph` that the greedy plan does not store. An output of the graph is always stored."""
+    return _inlined(graph, _follows)
+
+
+def _inlined(
+    graph: Graph, follows: Callable[[Node, dict[Node, list[Node]], set[Node]], bool]
+) -> frozenset[Node]:
     nodes = graph.nodes()
     readers = users(nodes)
     stored = {node for _, node in graph.outputs}
@@ -23,7 +36,7 @@ def inlined(graph: Graph) -> frozenset[Node]:
             computed[node] = depth
         if node in stored or is_stored_leaf(node):
             continue
-        if node.name in _ALWAYS or depth is not None or _follows(node, readers, result):
+        if node.name in _ALWAYS or depth is not None or follows(node, readers, result):
             result.add(node)
     return frozenset(result)
 

@@ -39,13 +39,14 @@ class Choice:
 class Problem:
     """What may be chosen, the tensors that must be written, and (producer, reader) pairs of primitives.
 
-    Every primitive that a choice executes must be an ancestor of something needed, and a choice that executes the
-    reader of an edge either executes its producer or lists a tensor of it among its inputs.
+    A choice that executes the reader of an edge either executes its producer or reads a tensor of it. live: the
+    primitives that every plan executes, None for all; the readers of edges are live.
     """
 
     choices: tuple[Choice, ...]
     needed: tuple[Tensor, ...]
     edges: tuple[tuple[int, int], ...]
+    live: frozenset[int] | None = None
 
     @cached_property
     def writers(self) -> Mapping[Tensor, tuple[int, ...]]:
@@ -55,6 +56,14 @@ class Problem:
             for tensor in choice.outputs:
                 found.setdefault(tensor, []).append(k)
         return {tensor: tuple(ks) for tensor, ks in found.items()}
+
+    @cached_property
+    def sources(self) -> Mapping[int, tuple[int, ...]]:
+        """For every primitive those that it reads."""
+        found: dict[int, list[int]] = {}
+        for producer, reader in self.edges:
+            found.setdefault(reader, []).append(producer)
+        return {reader: tuple(ps) for reader, ps in found.items()}
 
 
 @dataclass(frozen=True)
@@ -193,16 +202,20 @@ def _tight(problem: Problem) -> _Rows:
     tensors = list(dict.fromkeys((*problem.writers, *problem.needed, *read)))
     y = {tensor: count + k for k, tensor in enumerate(tensors)}
     rows = _Rows(count + len(tensors))
+    forms: dict[int, list[Tensor]] = {}
+    for tensor in tensors:
+        forms.setdefault(tensor[0], []).append(tensor)
     executors: dict[int, list[int]] = {}
     for k, choice in enumerate(problem.choices):
         for primitive in choice.primitives:
             executors.setdefault(primitive, []).append(k)
-    for ks in executors.values():
-        rows.add(dict.fromkeys(ks, 1.0), 1.0)
+    for primitive, ks in executors.items():
+        if problem.live is None or primitive in problem.live:
+            rows.add(dict.fromkeys(ks, 1.0), 1.0)
     for producer, reader in problem.edges:
         both = set(executors.get(producer, ())) & set(executors.get(reader, ()))
         terms = dict.fromkeys(sorted(both), 1.0)
-        terms.update((y[t], 1.0) for t in tensors if t[0] == producer)
+        terms.update((y[t], 1.0) for t in forms.get(producer, ()))
         rows.add(terms, 1.0)
     for tensor in problem.needed:
         rows.add({y[tensor]: 1.0}, 1.0)
@@ -279,6 +292,13 @@ def _reachable(after: Mapping[int, set[int]], start: int) -> set[int]:
 # ---------------------------------------------------------------- the solver
 
 
+class _Solver(highspy.Highs):  # type: ignore[misc]
+    """HiGHS without callbacks: installing them prints a banner before any option can forbid it."""
+
+    def enableCallbacks(self) -> None:  # noqa: N802 - the library's name
+        """Nothing."""
+
+
 def _load(problem: Problem, rows: _Rows) -> tuple[highspy.Highs, float]:
     """A solver that holds the relaxation, and what costs are multiplied with there.
 
@@ -286,7 +306,7 @@ def _load(problem: Problem, rows: _Rows) -> tuple[highspy.Highs, float]:
     """
     if any(tensor not in problem.writers for tensor in problem.needed):
         raise ValueError("no selection of the candidates computes what is needed")
-    solver = highspy.Highs()
+    solver = _Solver()
     options = {"output_flag": False, "threads": 1, "mip_rel_gap": 0.0, "mip_abs_gap": 1e-7}
     for option, value in options.items():
         solver.setOptionValue(option, value)

@@ -1,0 +1,212 @@
+"""Windows of a program: parts small enough to be solved to the optimum, and the bound of the whole.
+
+In: the problem of a whole graph and one selection that runs. Out: a better selection, what every window proved about
+itself, and the relaxation of the whole. Windows are consecutive kernels of the selection, cut where the fewest tensors
+are alive; then windows that straddle the cuts are solved until nothing improves. Problems that differ in numbers
+alone (blocks of a network that repeat) are solved once. Nobody has to say where to cut.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from fissile.orchestrate.program import Choice, Problem, Solution, Tensor, run_order, solve
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Limits of a window, and of the time for one."""
+
+    primitives: int = 50
+    variables: int = 6000
+    seconds: float = 10.0
+
+
+@dataclass(frozen=True)
+class Partition:
+    """selected: a selection that runs, in order. gap: the largest gap that a window was left with (0: all optimal).
+
+    windows, distinct: how many were solved, and how many of them were not known already.
+    """
+
+    selected: tuple[int, ...]
+    cost: float
+    gap: float
+    windows: int
+    distinct: int
+
+
+@dataclass
+class Memory:
+    """Solutions of windows by their canonical form; may be kept between solves."""
+
+    known: dict[Hashable, Solution] = field(default_factory=dict)
+    asked: int = 0
+
+
+def improve(
+    problem: Problem,
+    start: Sequence[int],
+    *,
+    sizes: Sizes | None = None,
+    memory: Memory | None = None,
+    until: float = math.inf,
+) -> Partition:
+    """The best selection that windows find from `start`, which must run. until: `time.perf_counter()` to stop at."""
+    limits, known = sizes or Sizes(), memory or Memory()
+    before, asked = len(known.known), known.asked
+    order, stuck = run_order(problem, start)
+    if stuck:
+        raise ValueError("the selection to start from does not run")
+    selected = order
+    gap = 0.0
+    for straddling in range(12):
+        changed = False
+        gap = 0.0 if straddling < 2 else gap
+        for part in list(_parts(problem, selected, limits, shifted=bool(straddling % 2))):
+            if time.perf_counter() > until:
+                break
+            better, part_gap = _improved(problem, selected, part, limits, known)
+            gap = max(gap, part_gap)
+            if better is not None:
+                selected, changed = better, True
+        if straddling and not changed:
+            break
+    cost = sum(problem.choices[k].cost for k in selected)
+    distinct = len(known.known) - before
+    return Partition(tuple(selected), cost, gap, known.asked - asked, distinct)
+
+
+def _parts(
+    problem: Problem, order: list[int], limits: Sizes, *, shifted: bool
+) -> Iterator[frozenset[int]]:
+    """Runs of consecutive kernels with at most so many primitives, cut where few tensors are alive."""
+    alive = _alive(problem, order)
+    begin = 0
+    first = True
+    while begin < len(order):
+        room = limits.primitives // 2 if shifted and first else limits.primitives
+        first = False
+        most, inside = begin, set[int]()
+        while most < len(order):
+            inside |= problem.choices[order[most]].primitives
+            if len(inside) > room and most > begin:
+                break
+            most += 1
+        end = most
+        if most < len(order):  # the fewest live tensors in the last third
+            least = begin + max(1, (most - begin) * 2 // 3)
+            end = min(range(least, most + 1), key=lambda k: (alive[k], -k))
+        yield frozenset(order[begin:end])
+        begin = end
+
+
+def _alive(problem: Problem, order: list[int]) -> list[int]:
+    """How many tensors are in memory and still to be read before each kernel of the order, and at its end."""
+    last: dict[Tensor, int] = {}
+    for place, k in enumerate(order):
+        for tensor in problem.choices[k].inputs:
+            last[tensor] = place
+    counts = [0] * (len(order) + 1)
+    for place, k in enumerate(order):
+        for tensor in problem.choices[k].outputs:
+            for between in range(place + 1, last.get(tensor, place) + 1):
+                counts[between] += 1
+    return counts
+
+
+def _improved(
+    problem: Problem, selected: list[int], part: frozenset[int], limits: Sizes, memory: Memory
+) -> tuple[list[int] | None, float]:
+    """(the selection with a part of it exchanged for a cheaper one, None if there is none; the window's gap)."""
+    inside = [k for k in selected if k in part]
+    if not inside:
+        return None, 0.0
+    outside = [k for k in selected if k not in part]
+    window, numbers = _window(problem, inside, outside, limits)
+    start = [numbers.index(k) for k in inside]
+    found = _solve_once(window, start, limits.seconds, memory)
+    now = sum(problem.choices[k].cost for k in inside)
+    gap = (found.cost - found.bound) / found.bound if found.bound > 0 else 0.0
+    if found.cost >= now * (1 - 1e-9):
+        return None, gap
+    order, stuck = run_order(problem, [*outside, *(numbers[k] for k in found.selected)])
+    return (None if stuck else order), gap
+
+
+def _window(
+    problem: Problem, inside: list[int], outside: list[int], limits: Sizes
+) -> tuple[Problem, list[int]]:
+    """The problem of what the kernels `inside` execute, when those `outside` stay; the numbers of its choices."""
+    primitives = frozenset[int]().union(*(problem.choices[k].primitives for k in inside))
+    given = {t for k in outside for t in problem.choices[k].outputs}
+    read = {t for k in outside for t in problem.choices[k].inputs} | set(problem.needed)
+    needed = dict.fromkeys(t for k in inside for t in problem.choices[k].outputs if t in read)
+    numbers = [
+        k for k, choice in enumerate(problem.choices)
+        if k in inside or (choice.primitives <= primitives and choice.outputs)
+    ]  # fmt: skip
+    if len(numbers) > limits.variables:
+        cheap = sorted(numbers, key=lambda k: problem.choices[k].cost / _size(problem.choices[k]))
+        numbers = sorted({*inside, *cheap[: limits.variables - len(inside)]})
+    available = given | {t for k in numbers for t in problem.choices[k].outputs}
+    numbers = [k for k in numbers if available.issuperset(problem.choices[k].inputs)]
+    choices = tuple(_without(problem.choices[k], given) for k in numbers)
+    wanted = tuple(t for t in needed if t not in given)
+    live = _live(problem, {t[0] for t in wanted}, {t[0] for t in given})
+    edges = tuple(e for e in problem.edges if e[0] in live and e[1] in live)
+    return Problem(choices, wanted, edges, frozenset(live)), numbers
+
+
+def _live(problem: Problem, wanted: set[int], given: set[int]) -> set[int]:
+    """What must be executed for the wanted values when others are given."""
+    found: set[int] = set()
+    stack = [p for p in wanted if p not in given]
+    while stack:
+        primitive = stack.pop()
+        if primitive not in found:
+            found.add(primitive)
+            stack.extend(p for p in problem.sources.get(primitive, ()) if p not in given)
+    return found
+
+
+def _size(choice: Choice) -> int:
+    return max(1, len(choice.primitives))
+
+
+def _without(choice: Choice, given: set[Tensor]) -> Choice:
+    inputs = tuple(t for t in choice.inputs if t not in given)
+    return Choice(inputs, choice.outputs, choice.primitives, choice.cost)
+
+
+def _solve_once(window: Problem, start: list[int], seconds: float, memory: Memory) -> Solution:
+    """`solve`, unless a window of this form has been solved already."""
+    memory.asked += 1
+    form = canonical(window)
+    known = memory.known.get(form)
+    if known is None:
+        known = solve(window, time_limit=seconds, start=start)
+        memory.known[form] = known
+    return known
+
+
+def canonical(problem: Problem) -> Hashable:
+    """The problem with its primitives numbered from 0 in their order: equal for blocks that repeat."""
+    seen = {p for choice in problem.choices for p in choice.primitives}
+    live = seen if problem.live is None else problem.live
+    seen |= {*live, *(p for edge in problem.edges for p in edge)}
+    seen |= {t[0] for choice in problem.choices for t in (*choice.inputs, *choice.outputs)}
+    number = {p: k for k, p in enumerate(sorted(seen))}
+
+    def moved(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return tuple((number[p], f) for p, f in tensors)
+
+    choices = tuple(
+        (moved(c.inputs), moved(c.outputs), tuple(sorted(number[p] for p in c.primitives)), c.cost)
+        for c in problem.choices
+    )
+    edges = tuple((number[p], number[c]) for p, c in problem.edges)
+    return choices, moved(problem.needed), edges, tuple(sorted(number[p] for p in live))
