@@ -5,7 +5,7 @@ from fissile.rewrite.canonicalize import canonicalize
 from fissile.rewrite.engine import Rewritten, refusals
 from fissile.rewrite.estimate import estimate, estimator
 from fissile.rewrite.rule import RULES, Refused, Rule
-from fissile.rewrite.substitute import Budget, Substituted, substitute
+from fissile.rewrite.substitute import Budget, Substituted, firings, substitute
 
 SUBSTITUTIONS = tuple(module.__name__ for module in (merge, places, product))
 
@@ -20,6 +20,7 @@ __all__ = [
     "canonicalize",
     "estimate",
     "estimator",
+    "firings",
     "refusals",
     "substitute",
 ]
