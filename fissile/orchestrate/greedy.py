@@ -229,9 +229,7 @@ class _RowGrowth:
         return self.places.add(node)
 
 
-def steps_of(
-    kernels: list[Kernel], givers: Callable[[Kernel], set[Node]]
-) -> tuple[Step, ...]:
+def steps_of(kernels: list[Kernel], givers: Callable[[Kernel], set[Node]]) -> tuple[Step, ...]:
     """Kernels in dependence order; a kernel joins the step before it when it reads nothing that step writes.
 
     A foreign kernel is a step of its own and comes when nothing native is left to do without it.

@@ -295,7 +295,7 @@ def _reachable(after: Mapping[int, set[int]], start: int) -> set[int]:
 class _Solver(highspy.Highs):  # type: ignore[misc]
     """HiGHS without callbacks: installing them prints a banner before any option can forbid it."""
 
-    def enableCallbacks(self) -> None:  # noqa: N802 - the library's name
+    def enableCallbacks(self) -> None:
         """Nothing."""
 
 
