@@ -16,9 +16,9 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import fissile
-from fissile.tune.peak import Peak
 from fissile.options import resolve_target
 from fissile.runtime.executable import Executable
+from fissile.tune.peak import Peak
 
 Case = tuple[str, bytes, dict[str, np.ndarray], float]
 

@@ -5,13 +5,14 @@ Invariant: nobody else reads the environment; an explicit argument wins over a v
 that starts with FISSILE_ but is not in the table warns with the nearest name.
 """
 
+import hashlib
 import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fissile.errors import FissileWarning, OptionError, did_you_mean
+from fissile.errors import FileAccess, FileMissing, FissileWarning, OptionError, did_you_mean
 from fissile.target import Target, resolve
 
 
@@ -24,6 +25,7 @@ class Options:
     seed: of anything drawn. strict_shapes: declared ranges are a contract, checked at `run`.
     workers: compile processes, None for the CPUs allowed. verify: check the loop programs that
     kernels become. affinity: CPUs for the gang, as "0-3" (None: no pinning).
+    plan: a plan file, which says what kernels there are; None: the compiler chooses.
     """
 
     disable: tuple[str, ...] = ()
@@ -34,6 +36,7 @@ class Options:
     workers: int | None = None
     verify: bool = False
     affinity: str | None = None
+    plan: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "disable", tuple(self.disable))
@@ -46,7 +49,21 @@ class Options:
         for name in ("workers", "verify", "affinity"):
             del fields[name]
         fields["disable"] = sorted(self.disable)
+        if self.plan is None:
+            del fields["plan"]
+        else:
+            fields["plan"] = hashlib.sha256(plan_file_text(self.plan).encode()).hexdigest()
         return fields
+
+
+def plan_file_text(path: str | os.PathLike[str]) -> str:
+    """The text of a plan file; FileMissing F501, FileAccess F502."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise FileMissing("F501", f"{path} does not exist") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileAccess("F502", f"{path} cannot be read", reason=str(error)) from error
 
 
 @dataclass(frozen=True)

@@ -38,11 +38,12 @@ from fissile.ir.dim import DimLike
 from fissile.ir.graph import Graph, Node
 from fissile.ir.primitive import constant_value, pack_array
 from fissile.ir.verify import problems
-from fissile.options import Event, Options
+from fissile.options import Event, Options, plan_file_text
 from fissile.orchestrate import plan as plans
 from fissile.orchestrate.greedy import greedy_plan
 from fissile.orchestrate.liveness import assign
 from fissile.orchestrate.plan import Anchor, Kernel, Plan
+from fissile.orchestrate.plan_file import read_plan
 from fissile.orchestrate.roofline import work as work_of
 from fissile.rewrite import canonicalize, estimator, substitute
 from fissile.rewrite.substitute import Firing
@@ -97,6 +98,8 @@ class Work:
     code: tuple[Code, ...] = ()
     artifact: bytes = b""
     compiling: tuple[Compiling, ...] = ()  # per target: modules sent ahead to LLVM
+    plan_given: Plan | None = None  # of this graph; the compiler chooses where there is none
+    certificate: Mapping[str, Any] = field(default_factory=dict)  # what is proved about the plan
 
     def known(self, name: str) -> Any:
         """A part that an earlier stage must have made."""
@@ -149,7 +152,10 @@ def substitute_graph(work: Work) -> Work:
 
 def plan_kernels(work: Work) -> Work:
     """Primitive graph -> plan."""
-    plan = greedy_plan(work.known("graph"))
+    graph: Graph = work.known("graph")
+    plan = work.plan_given or greedy_plan(graph)
+    if work.options.plan is not None:
+        plan = read_plan(plan_file_text(work.options.plan), graph)
     plans.verify(plan)
     leaves = dict.fromkeys(
         n for k in plan.kernels() for n in k.inputs if plans.is_stored_leaf(n) and n.name != "input"
@@ -201,12 +207,14 @@ def pack_artifact(work: Work) -> Work:
     return replace(work, artifact=artifact_bytes(contents))
 
 
-def run(work: Work, progress: Progress, until: str | None = None) -> Work:
-    """Run the stages in order, up to and with `until`, telling `progress` about each."""
+def run(
+    work: Work, progress: Progress, until: str | None = None, first: str = "import"
+) -> Work:
+    """Run the stages in order, from `first` up to and with `until`, telling `progress` about each."""
     names = [stage.name for stage in STAGES]
     last = len(names) - 1 if until is None else names.index(until)
     with ExitStack() as stack:
-        for stage in STAGES[: last + 1]:
+        for stage in STAGES[names.index(first) : last + 1]:
             progress(Event(stage.name))
             start = time.perf_counter()
             if stage.name == "lower" and last >= names.index("build"):
@@ -407,6 +415,7 @@ def _manifest(work: Work) -> dict[str, Any]:
         "threads": work.threads,
         "shapes": dict(work.shapes),
         "options": work.options.key(),
+        **({"certificate": dict(work.certificate)} if work.certificate else {}),
     }
 
 
