@@ -1,0 +1,107 @@
+"""Rounds of lazy profiling: the optimum of measuring everything, and a plan that runs wherever they stop."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from fissile.orchestrate.orchestrate import plan_of, problem_of
+from fissile.orchestrate.plan import Kernel, verify
+from fissile.orchestrate.program import solve
+from fissile.tune.rounds import Round, begin, certificate, profile, settle
+from tests.e2e.draw import Case, cases
+from tests.orchestrate.test_candidates import constant_table, found_in
+
+drawn = settings(
+    max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+)
+
+
+class Stop(Exception):
+    pass
+
+
+@drawn
+@given(cases())
+def test_rounds_reach_the_optimum_of_measuring_everything(case: Case) -> None:
+    found = found_in(case.graph)
+    rng = random.Random(case.seed)
+    truth = constant_table(found, rng)
+    bounds = {kernel: seconds * rng.uniform(0.3, 1.0) for kernel, seconds in truth.items()}
+    state = begin(found, lambda kernel: bounds[kernel])
+
+    def measure(kernels: Sequence[Kernel], times: int) -> list[float]:
+        return [truth[kernel] for kernel in kernels]
+
+    rounds = list(profile(state, measure))
+    everything = solve(problem_of(found, [truth[c.kernel] for c in found.all]))
+    proved = certificate(state)
+    assert state.is_complete
+    assert proved.predicted_seconds == pytest.approx(everything.cost, rel=1e-6)
+    assert proved.noise == proved.violations == 0
+    assert rounds[-1].plan_seconds == pytest.approx(proved.predicted_seconds)
+    assert all(r.plan_seconds >= r.bound_seconds * (1 - 1e-6) for r in rounds)
+    verify(plan_of(found, settle(state)))
+
+
+@drawn
+@given(cases())
+def test_whenever_rounds_stop_there_is_a_measured_plan(case: Case) -> None:
+    found = found_in(case.graph)
+    rng = random.Random(case.seed)
+    truth = constant_table(found, rng)
+    left = rng.randint(0, 2 * len(truth))
+
+    def measure(kernels: Sequence[Kernel], times: int) -> list[float]:
+        nonlocal left
+        left -= len(kernels)
+        if left < 0:
+            raise Stop
+        return [truth[kernel] for kernel in kernels]
+
+    state = begin(found, lambda kernel: 0.5 * truth[kernel])
+    seen: list[Round] = []
+    try:
+        seen.extend(profile(state, measure))
+    except Stop:
+        assert not state.is_complete
+    selected = settle(state)
+    verify(plan_of(found, selected))
+    if state.rounds:
+        assert all(state.keys[k] in state.known for k in selected)
+        greedy = sum(truth[found.all[k].kernel] for k in found.greedy)
+        assert sum(truth[found.all[k].kernel] for k in selected) <= greedy * (1 + 1e-9)
+
+
+@drawn
+@given(cases())
+def test_what_cannot_run_is_not_selected_where_something_else_can(case: Case) -> None:
+    found = found_in(case.graph)
+    rng = random.Random(case.seed)
+    truth = constant_table(found, rng)
+    greedy = {found.all[k].kernel for k in found.greedy}
+    broken = {k for k in truth if k not in greedy and rng.random() < 0.5}
+
+    def measure(kernels: Sequence[Kernel], times: int) -> list[float]:
+        return [math.inf if kernel in broken else truth[kernel] for kernel in kernels]
+
+    state = begin(found, lambda kernel: 0.9 * truth[kernel])
+    list(profile(state, measure))
+    assert not broken & {found.all[k].kernel for k in settle(state)}
+
+
+@drawn
+@given(cases())
+def test_a_measurement_below_its_bound_lowers_the_bounds(case: Case) -> None:
+    found = found_in(case.graph)
+    truth = constant_table(found, random.Random(case.seed))
+    state = begin(found, lambda kernel: 3 * truth[kernel])
+    list(profile(state, lambda kernels, times: [truth[kernel] for kernel in kernels]))
+    proved = certificate(state)
+    everything = solve(problem_of(found, [truth[c.kernel] for c in found.all]))
+    assert proved.violations >= 1
+    assert proved.predicted_seconds == pytest.approx(everything.cost, rel=1e-6)
