@@ -65,7 +65,8 @@ def samples(pair: list[Executable], feeds: Feeds, threads: int, rounds: int) -> 
             one.run(feeds)
             if k:
                 rows.append((time.perf_counter() - start, time.process_time() - cpu))
-    return [Samples(*np.array(rows).T, np.zeros(len(rows)), threads, whole=True) for rows in taken]
+    columns = [np.array(rows).T for rows in taken]
+    return [Samples(c[0], c[1], np.zeros(len(c[0])), threads, whole=True) for c in columns]
 
 
 def difference(want: Feeds, got: Feeds) -> float:
@@ -95,9 +96,7 @@ def main() -> None:
             for o in (off, on)
         ]
         feeds = drawn(pair[0], shapes)
-        want, got = (
-            dict(zip((o.name for o in e.outputs), e.run(feeds).values(), strict=True)) for e in pair
-        )
+        want, got = (one.run(feeds) for one in pair)
         before, after = samples(pair, feeds, threads, args.rounds)
         ratio = compare(after, before)
         print(

@@ -1,13 +1,13 @@
 """Primitive graph to better primitive graph: `canonicalize`, `substitute`, and the table of rules `RULES`."""
 
-from fissile.rewrite import merge, places, product
+from fissile.rewrite import merge, phase, places, product, winograd
 from fissile.rewrite.canonicalize import canonicalize
 from fissile.rewrite.engine import Rewritten, refusals
 from fissile.rewrite.estimate import estimate, estimator
 from fissile.rewrite.rule import RULES, Refused, Rule
 from fissile.rewrite.substitute import Budget, Substituted, firings, substitute
 
-SUBSTITUTIONS = tuple(module.__name__ for module in (merge, places, product))
+SUBSTITUTIONS = tuple(module.__name__ for module in (merge, places, product, phase, winograd))
 
 __all__ = [
     "RULES",

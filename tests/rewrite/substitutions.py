@@ -213,3 +213,38 @@ def join_slices(draw: Draw) -> tuple[Node, ...]:
         others = () if name == "exp" else (spread(constants, piece.shape),)
         found.append(P(name, piece, *others))
     return tuple(found)
+
+
+@instance
+def convolve_phases(draw: Draw) -> tuple[Node, ...]:
+    x = source([2, 3, 5, 4])
+    if draw(st.booleans()):
+        x = P("reshape", source([30, 4]), shape=(2, 3, 5, 4))
+    for axis, n in ((1, 3), (2, 5)):
+        before, after = x.shape[:axis], x.shape[axis + 1 :]
+        wide = spread(P("reshape", x, shape=(*before, n, 1, *after)), (*before, n, 2, *after))
+        x = P("reshape", wide, shape=(*before, 2 * n, *after))
+    border = draw(st.sampled_from(("zero", "reflect", "edge", "none")))
+    if border == "zero":
+        x = zero_border(x, (0, 1, 1, 0), (0, 1, draw(st.integers(1, 2)), 0))
+    elif border != "none":
+        for axis, n in ((1, 6), (2, 10)):
+            x = P("gather", x, constant(np.pad(np.arange(n), 1, mode=border)), axis=axis)
+    attrs = {"strides": (1, 1), "dilations": (1, 1), "groups": 1}
+    return (P("conv", x, weights(3, draw(st.sampled_from((3, 5))), 4, 5), **attrs),)
+
+
+def _three_by_three(draw: Draw) -> tuple[Node, ...]:
+    h, w = draw(st.sampled_from(((7, 9), (6, 4), (3, symbol("d8", 3)))))
+    attrs = {"strides": (1, 1), "dilations": (1, 1), "groups": 1}
+    return (P("conv", source([2, h, w, 17]), weights(3, 3, 17, 16), **attrs),)
+
+
+@instance
+def winograd_2(draw: Draw) -> tuple[Node, ...]:
+    return _three_by_three(draw)
+
+
+@instance
+def winograd_4(draw: Draw) -> tuple[Node, ...]:
+    return _three_by_three(draw)

@@ -21,7 +21,7 @@ from fissile.rewrite.rule import enabled
 from fissile.rewrite.shape import is_same_shape
 from fissile.rewrite.substitute import firings, sites
 from fissile.rewrite.window import Surroundings
-from tests.rewrite.corpus import P, feeds_of, graph_of, source, values_of
+from tests.rewrite.corpus import P, feeds_of, graph_of, number, source, values_of
 from tests.rewrite.substitutions import INSTANCES, flat, interpolated, spread, weights
 
 SUBSTITUTED = sorted(n for n, r in RULES.items() if r.regime == "substitute")
@@ -235,7 +235,39 @@ REFUSALS: list[tuple[str, str, Callable[[], tuple[Node, ...]]]] = [
     ),
     ("join_slices", "no operand is a slice", lambda: (P("exp", constant(np.ones(3, np.float32))),)),
     ("join_slices", "neither a slice", lambda: (P("exp", X),)),
+    ("convolve_phases", "repeats nothing", lambda: (_conv(IMAGE, 3),)),
+    ("convolve_phases", "strides", lambda: (_conv(IMAGE, 3, strides=(2, 1)),)),
+    ("convolve_phases", "constant weights", lambda: (_conv(IMAGE, 3, known=False),)),
+    ("convolve_phases", "no smaller windows", lambda: (_conv(_repeated(3), 3),)),
+    ("convolve_phases", "moved together", lambda: (_conv(_shuffled(), 3),)),
+    ("winograd_2", "3x3 taps", lambda: (_conv(IMAGE, 2),)),
+    ("winograd_2", "groups, strides", lambda: (_conv(IMAGE, 3, strides=(2, 1)),)),
+    ("winograd_2", "channels", lambda: (_conv(IMAGE, 3),)),
+    ("winograd_4", "3x3 taps", lambda: (_conv(IMAGE, 3, known=False),)),
+    ("winograd_4", "rounding", lambda: (_conv(source([1, 8, 8, 16]), 3, scale=np.inf),)),
 ]
+
+
+def _conv(
+    x: Node, taps: int, strides: tuple[int, int] = (1, 1), known: bool = True, scale: float = 1
+) -> Node:
+    channels = number(x.shape[-1])
+    w = source([taps, taps, channels, 16], "w")
+    if known:
+        w = constant(np.full((taps, taps, channels, 16), scale, np.float32))
+    return P("conv", x, w, strides=strides, dilations=(1, 1), groups=1)
+
+
+def _repeated(factor: int) -> Node:
+    index = constant(np.arange(3 * factor) // factor)
+    x = P("gather", source([1, 3, 3, 5]), index, axis=1)
+    return P("gather", x, index, axis=2)
+
+
+def _shuffled() -> Node:
+    rows = P("reshape", source([1, 4, 6, 5]), shape=(1, 24, 5))
+    moved = P("gather", rows, constant(np.random.default_rng(0).permutation(24)), axis=1)
+    return P("reshape", moved, shape=(1, 4, 6, 5))
 
 
 @pytest.mark.parametrize(("name", "reason", "build"), REFUSALS)
