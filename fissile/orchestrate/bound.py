@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from fissile.ir.dim import DimLike, evaluate, symbols
 from fissile.ir.graph import Node
+from fissile.ir.primitive import COLUMNS, PANEL
 from fissile.orchestrate.formats import is_tiled
 from fissile.orchestrate.liveness import REPRESENTATIVE, stored_bytes
 from fissile.orchestrate.plan import Anchor, Kernel
@@ -30,7 +31,11 @@ _VECTOR_WORK = (
 )
 _PRODUCT = 0.8  # share of the peak that products reach
 _STRIDED = 3.0  # how much longer a read along another axis than the last takes
-_PICK = 8.0  # operations of one element that is picked by a computed index along the last axis
+_PICK = (
+    60.0  # operations in whose time one element is read that does not lie beside the one before it
+)
+_COPY = 15.0  # and in which one is copied through layouts into the rows of a product
+_NARROW = 1.7  # time of a product of few columns, summed lane by lane, beside that of a wide one
 
 
 @dataclass(frozen=True)
@@ -194,15 +199,14 @@ def _likely(kernel: Kernel, numbers: Numbers) -> Load:
     need = _elements_read(kernel, inside, numbers, likely=True)
     times = _times(kernel, inside, numbers)
     operations = moved = 0.0
+    strided = _strided(inside)
     for node in inside:
         each = _operations(node, numbers)
-        if node.name == "gather" and _picks(node):
-            each += _PICK
         if is_tiled(node):
-            operations += _product_work(node, each, need[node], numbers)
+            operations += _product_work(kernel, node, each, need[node], numbers, strided)
         else:
+            each += _PICK if _jumps(node) else 0.0
             operations += need.get(node, 0.0) * each * times.get(node, 1.0) / _VECTOR_WORK
-    strided = _read_strided(inside)
     for node in kernel.inputs:
         share = _stored(node, need.get(node, 0.0), numbers)
         moved += share * (_STRIDED if node in strided else 1.0)
@@ -210,15 +214,34 @@ def _likely(kernel: Kernel, numbers: Numbers) -> Load:
     return Load(operations, moved, moved)
 
 
-def _product_work(node: Node, each: float, elements: float, numbers: Numbers) -> float:
+def _product_work(
+    kernel: Kernel, node: Node, each: float, elements: float, numbers: Numbers, strided: set[Node]
+) -> float:
     """Operations of a product: columns fill panels, rows are copied once per block of columns."""
     columns = _number(node.shape[-1], numbers) // (
         node.attr("groups") if node.name == "conv" else 1
     )
-    filled = -(-columns // 16) * 16 / max(columns, 1)
-    rows = elements / max(columns, 1)
-    copies = rows * each / 2 * -(-columns // _BLOCK)
-    return elements * each * min(filled, 4.0) / _PRODUCT + 2 * copies
+    filled = -(-columns // PANEL) * PANEL / max(columns, 1)
+    if node.inputs[1].type.format == COLUMNS:
+        filled = _NARROW
+    left = node.inputs[0]
+    copy = 1.0 if left in kernel.inputs or left.name == "reshape" else _COPY
+    if strided.intersection(_behind(left, kernel)):
+        copy = 2 * _PICK
+    copied = elements / max(columns, 1) * each / 2 * -(-columns // _BLOCK)
+    return elements * each * min(filled, 4.0) / _PRODUCT + copy * copied
+
+
+def _behind(node: Node, kernel: Kernel) -> set[Node]:
+    """A node and what it is computed from in the kernel, inputs included."""
+    found: set[Node] = set()
+    stack = [node]
+    while stack:
+        current = stack.pop()
+        if current not in found:
+            found.add(current)
+            stack.extend(() if current in kernel.inputs else current.inputs)
+    return found
 
 
 def _times(kernel: Kernel, inside: list[Node], numbers: Numbers) -> dict[Node, float]:
@@ -249,16 +272,20 @@ def _repeats(node: Node, numbers: Numbers) -> float:
     return 1.0
 
 
-def _picks(node: Node) -> bool:
-    """Whether a gather's index changes along the last axis of what it makes."""
-    return bool(node.attr("axis") == node.inputs[0].type.rank - 1)
+def _jumps(node: Node) -> bool:
+    """Whether elements beside each other are read from far apart: along another axis, in steps, or by indices."""
+    rank = node.type.rank
+    if node.name == "transpose":
+        return bool(node.attr("perm")[-1:] != (rank - 1,)) and rank > 1
+    if node.name == "slice":
+        return bool(node.attr("steps")[-1:] not in ((1,), ()))
+    return node.name == "gather" and bool(node.attr("axis") == node.inputs[0].type.rank - 1)
 
 
-def _read_strided(inside: list[Node]) -> set[Node]:
-    """What is read behind a transpose that moves the last axis, but for a product's operand packed once."""
+def _strided(inside: list[Node]) -> set[Node]:
+    """What is read behind a node that jumps, but for a product's operand packed once."""
     found: set[Node] = set()
     for node in inside:
-        moves = node.name == "transpose" and node.attr("perm")[-1] != node.type.rank - 1
-        if moves or node in found:
+        if _jumps(node) or node in found:
             found.update(node.inputs[:1] if node.primitive.reduced is not None else node.inputs)
     return found

@@ -126,16 +126,15 @@ class _Search:
         """One input of a concat, computed on its way into its place."""
         unit = self.units.all[sink]
         inner = self.region(members - {sink}, ()).nodes
-        source = unit.value.inputs[unit.piece]
-        before = Region(inner, (source,), frozenset({*self.units.followed, source}))
+        source, followed = unit.value.inputs[unit.piece], self.units.followed
         if inner:
-            as_kernel = identify(Region(inner, (inner[-1],), self.units.followed))
-            if isinstance(as_kernel, Refusal):
-                return as_kernel
-            if as_kernel.anchor is not Anchor.ELEMENTWISE:
+            before = identify(Region(inner, (inner[-1],), followed))
+            if isinstance(before, Refusal):
+                return before
+            if before.anchor is not Anchor.ELEMENTWISE or inner[-1].name == "concat":
                 return Refusal("only elementwise primitives and layouts are computed into a concat")
-        inside = {*inner, *before.followed}
-        reads = memory_reads((source,), inside) if source in inside else (source,)
+        own = (*inner, source) if source in followed else inner
+        reads = memory_reads(own, followed) if own else (source,)
         return Kernel(Anchor.PIECE, (unit.value,), reads, (unit.value,), unit.piece)
 
     def _foreign(self, members: frozenset[int], sink: int) -> Kernel | Refusal:

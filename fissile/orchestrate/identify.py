@@ -208,7 +208,7 @@ def _elementwise(region: Region) -> Kernel | Refusal:
     """Several tensors of one shape written by one loop."""
     places = Places({*region.nodes, *region.followed}, region.sink, region.sink)
     for node in region.outputs:
-        if not places.add(node):
+        if node.primitive.kind != "elementwise" or not places.add(node):
             return Refusal(f"{node.name} is not written element by element with the others")
     return _kernel(Anchor.ELEMENTWISE, tuple(places.placed), region)
 
