@@ -82,6 +82,12 @@ class Store:
         self.layers = [_connect(Path(p), read_only=True) for p in readable]
         self.layers.append(_writable(Path(paths[-1])) if paths else _in_memory())
 
+    @property
+    def name(self) -> str:
+        """Where measurements are kept, for people."""
+        ((_, _, path),) = self.layers[-1].execute("pragma database_list").fetchall()
+        return path or "in memory"
+
     def records(self, key: Key) -> list[Samples]:
         """Every measurement under a key, the outer layers' first."""
         found: list[Samples] = []

@@ -35,11 +35,30 @@ _FAULTS = (ArithmeticError, AssertionError, LookupError, NotImplementedError, Ty
 Time = Callable[[Sequence[str], int, float], list[Samples]]
 
 
+@dataclass
+class Tally:
+    """What was done: kernels measured, found in the store, rejected with their reasons; `last`: their labels."""
+
+    measured: int = 0
+    remembered: int = 0
+    rejected: dict[str, str] = field(default_factory=dict)
+    last: tuple[str, ...] = ()
+
+
+def _plain_label(kernel: Kernel) -> str:
+    return kernel.nodes[-1].name
+
+
+def _untold(tally: Tally) -> None:
+    """Nobody listens."""
+
+
 @dataclass(frozen=True)
 class Setting:
     """How kernels are measured: for which target, threads and extents, in which cache state.
 
-    estimate: seconds a kernel may take. deadline: of `time.monotonic()`; nothing is measured after it.
+    estimate: seconds a kernel may take. deadline: of `time.monotonic()`; nothing is measured after it, nor once
+    `trials` kernels have been. label: names a kernel for people. told: hears of every batch before it is measured.
     """
 
     target: Target
@@ -50,21 +69,14 @@ class Setting:
     workers: int | None = None
     samples: int = SAMPLES
     deadline: float = math.inf
+    trials: float = math.inf
+    label: Callable[[Kernel], str] = _plain_label
+    told: Callable[[Tally], None] = _untold
 
     def key(self, code: str) -> Key:
         """What the measurement of a hash is kept under."""
         machine = f"{identity()} as {self.target.name}"
         return Key(code, machine, self.threads, self.state.name, EFFORT)
-
-
-@dataclass
-class Tally:
-    """What was done: kernels measured, found in the store, rejected with their reasons; `last`: their labels."""
-
-    measured: int = 0
-    remembered: int = 0
-    rejected: dict[str, str] = field(default_factory=dict)
-    last: tuple[str, ...] = ()
 
 
 class OutOfTime(Exception):
@@ -78,17 +90,16 @@ def seconds_of(
     tally: Tally,
     *,
     times: int = 1,
-    label: Callable[[Kernel], str] = lambda kernel: kernel.nodes[-1].name,
     timed: Time | None = None,
 ) -> list[float]:
     """Seconds of one launch of every kernel; infinity for those that cannot run. OutOfTime.
 
-    times: how often as many samples as usual are wanted. label: names a kernel for people. timed: for tests.
+    times: how often as many samples as usual are wanted. timed: for tests.
     """
     found: dict[Kernel, float] = {k: 0.0 for k in kernels if k.anchor is Anchor.FOREIGN}
     todo: dict[str, Trial] = {}
     waiting: dict[Kernel, str] = {}
-    for kernel, trial in _lowered(dict.fromkeys(kernels), setting, store, tally, label):
+    for kernel, trial in _lowered(dict.fromkeys(kernels), setting, store, tally):
         if kernel in found:
             continue
         known = math.inf if trial is None else recall(trial.code, setting, store, times)
@@ -99,11 +110,12 @@ def seconds_of(
             todo[trial.code], waiting[kernel] = trial, trial.code
     work = [*todo.values()]
     for first in range(0, len(work), BATCH):
-        if time.monotonic() > setting.deadline:
+        if time.monotonic() > setting.deadline or tally.measured >= setting.trials:
             raise OutOfTime
         batch = work[first : first + BATCH]
-        tally.last = tuple(label(t.kernel) for t in batch)
-        _measure(batch, setting, store, tally, label, times, timed or in_child(setting.threads))
+        tally.last = tuple(setting.label(t.kernel) for t in batch)
+        setting.told(tally)
+        _measure(batch, setting, store, tally, times, timed or in_child(setting.threads))
     for kernel, code in waiting.items():
         found[kernel] = _or_infinite(recall(code, setting, store, 1))
     return [found[kernel] for kernel in kernels]
@@ -120,12 +132,10 @@ def recall(code: str, setting: Setting, store: Store, times: int = 1) -> float |
     return summarize(_pooled(records, setting.threads)).p10
 
 
-def recalled(
-    kernels: Sequence[Kernel], setting: Setting, store: Store
-) -> list[float | None]:
+def recalled(kernels: Sequence[Kernel], setting: Setting, store: Store) -> list[float | None]:
     """What the store knows of kernels; None where it knows nothing. Nothing is run."""
     found: dict[Kernel, float | None] = {}
-    for kernel, trial in _lowered(dict.fromkeys(kernels), setting, store, Tally(), str):
+    for kernel, trial in _lowered(dict.fromkeys(kernels), setting, store, Tally()):
         found[kernel] = math.inf if trial is None else recall(trial.code, setting, store)
     return [0.0 if k.anchor is Anchor.FOREIGN else found[k] for k in kernels]
 
@@ -151,7 +161,6 @@ def _lowered(
     setting: Setting,
     store: Store,
     tally: Tally,
-    label: Callable[[Kernel], str],
 ) -> Iterator[tuple[Kernel, Trial | None]]:
     """Kernels as trials; None for one that the compiler cannot lower, which is rejected."""
     native = [k for k in kernels if k.anchor is not Anchor.FOREIGN]
@@ -171,7 +180,7 @@ def _lowered(
         except (FissileError, *_FAULTS) as error:
             digest = hashlib.blake2b(repr(kernel).encode(), digest_size=16).hexdigest()
             reason = f"cannot be lowered: {type(error).__name__}: {error}".splitlines()[0]
-            _reject(digest, kernel, reason, setting, store, tally, label)
+            _reject(digest, kernel, reason, setting, store, tally)
             yield kernel, None
         else:
             yield kernel, trial
@@ -185,7 +194,6 @@ def _measure(
     setting: Setting,
     store: Store,
     tally: Tally,
-    label: Callable[[Kernel], str],
     times: int,
     timed: Time,
 ) -> None:
@@ -195,10 +203,10 @@ def _measure(
     except FissileError as error:
         if len(batch) == 1:
             code, kernel = batch[0].code, batch[0].kernel
-            _reject(code, kernel, error.reason or error.message, setting, store, tally, label)
+            _reject(code, kernel, error.reason or error.message, setting, store, tally)
             return
         for trial in batch:
-            _measure([trial], setting, store, tally, label, times, timed)
+            _measure([trial], setting, store, tally, times, timed)
         return
     for trial, found in zip(batch, samples, strict=True):
         count = launches_of(trial)
@@ -207,9 +215,7 @@ def _measure(
         tally.measured += 1
 
 
-def _timed(
-    batch: Sequence[Trial], setting: Setting, times: int, timed: Time
-) -> list[Samples]:
+def _timed(batch: Sequence[Trial], setting: Setting, times: int, timed: Time) -> list[Samples]:
     share = setting.state.share
     made = artifacts_of(batch, setting.target, setting.threads, setting.workers, share)
     with tempfile.TemporaryDirectory(prefix="fissile-") as folder:
@@ -236,7 +242,6 @@ def _reject(
     setting: Setting,
     store: Store,
     tally: Tally,
-    label: Callable[[Kernel], str],
 ) -> None:
-    tally.rejected[label(kernel)] = reason
-    store.reject(Reject(setting.key(code), label(kernel), reason))
+    tally.rejected[setting.label(kernel)] = reason
+    store.reject(Reject(setting.key(code), setting.label(kernel), reason))

@@ -1,0 +1,98 @@
+"""Measurements are made once, kept per batch, and what cannot run is rejected with its reason."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fissile.errors import CompileError
+from fissile.ir.graph import make
+from fissile.ir.primitive import PRIMITIVES
+from fissile.orchestrate.plan import Kernel
+from fissile.runtime.statistic import Samples
+from fissile.runtime.store import Store
+from fissile.tune import provider
+from fissile.tune.measure import OutOfTime, Setting, Tally, seconds_of
+from tests.tune.test_provider import TARGET, WARM, last, product, rows
+
+SETTING = Setting(TARGET, 1, {"n": 2}, WARM, lambda kernel: 1e-4, samples=3)
+KERNELS = [product(7), product(9), last(make(PRIMITIVES["exp"], rows(3)))]
+
+
+class Clock:
+    """A timer that says what it is told, and counts."""
+
+    def __init__(self, seconds: float = 1.0, broken: int = -1) -> None:
+        self.seconds, self.broken, self.calls = seconds, broken, list[int]()
+
+    def __call__(self, paths: Sequence[str], samples: int, limit: float) -> list[Samples]:
+        self.calls.append(len(paths))
+        assert all(Path(path).exists() for path in paths)
+        if len(paths) > 1 and self.broken >= 0:
+            raise CompileError("F411", "measuring failed", reason="ended by SIGSEGV")
+        if self.broken >= 0 and len(self.calls) == self.broken + 2:
+            raise CompileError("F411", "measuring failed", reason="ended by SIGSEGV")
+        one = np.full(samples, self.seconds)
+        return [Samples(one, one, 0 * one) for _ in paths]
+
+
+def test_what_is_known_is_not_measured_again(tmp_path: Path) -> None:
+    clock, tally = Clock(), Tally()
+    with Store([tmp_path / "s.db"]) as store:
+        first = seconds_of(KERNELS, SETTING, store, tally, timed=clock)
+        again = seconds_of([*KERNELS[::-1], product(7, seed=3)], SETTING, store, tally, timed=clock)
+        more = seconds_of(KERNELS[:1], SETTING, store, tally, times=4, timed=clock)
+    assert clock.calls == [3, 1]
+    assert (tally.measured, tally.remembered) == (4, 4)
+    assert first == again[2::-1] == [pytest.approx(0.2)] * 3  # five launches a run
+    assert again[3] == first[0]
+    assert more == first[:1]
+
+
+@pytest.mark.parametrize("broken", [0, 2])
+def test_a_crash_costs_its_kernel_alone(tmp_path: Path, broken: int) -> None:
+    clock, tally = Clock(broken=broken), Tally()
+    with Store([tmp_path / "s.db"]) as store:
+        found = seconds_of(KERNELS, SETTING, store, tally, timed=clock)
+        (reject,) = store.rejects()
+        again = seconds_of(KERNELS, SETTING, store, Tally(), timed=Clock())
+    assert clock.calls == [3, 1, 1, 1]
+    assert [math.isinf(s) for s in found] == [k == broken for k in range(3)]
+    assert again == found
+    assert reject.reason == "ended by SIGSEGV"
+    assert [*tally.rejected.values()] == [reject.reason]
+
+
+def test_what_cannot_be_lowered_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trials(kernels: Sequence[Kernel], *rest: object) -> object:
+        if KERNELS[1] in kernels:
+            raise ValueError("no such loop")
+        return provider.trials(kernels, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("fissile.tune.measure.trials", trials)
+    with Store([tmp_path / "s.db"]) as store:
+        found = seconds_of(KERNELS, SETTING, store, Tally(), timed=Clock())
+        assert "no such loop" in store.rejects()[0].reason
+    assert [math.isinf(s) for s in found] == [False, True, False]
+
+
+def test_nothing_is_measured_after_the_deadline(tmp_path: Path) -> None:
+    late = replace(SETTING, deadline=0.0)
+    with Store([tmp_path / "s.db"]) as store:
+        seconds_of(KERNELS[:1], SETTING, store, Tally(), timed=Clock())
+        assert seconds_of(KERNELS[:1], late, store, Tally()) == [pytest.approx(0.2)]
+        with pytest.raises(OutOfTime):
+            seconds_of(KERNELS, late, store, Tally())
+
+
+def test_a_kernel_is_measured_in_the_child(tmp_path: Path) -> None:
+    with Store([tmp_path / "s.db"]) as store:
+        (seconds,) = seconds_of([product(40)], SETTING, store, Tally())
+    assert 0 < seconds < 1e-3
