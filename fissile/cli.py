@@ -12,6 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -207,17 +208,21 @@ def check_command(model: Path, target: str, as_json: bool, quiet: bool, verbose:
 @click.argument("model", type=click.Path(path_type=Path), required=False)
 @click.option("--after", "stage", help="A stage; without it, the stages are listed.")
 @click.option("--rules", is_flag=True, help="List the rewrite rules and their laws.")
+@click.option("--why", metavar="RULE", help="Where a rule does not fire in MODEL, and why not.")
 @click.option("--target", default="native", show_default=True)
 @click.option("--shape", "shapes", multiple=True, help="batch=8 fixes a dimension.")
 @click.option("--disable", multiple=True, metavar="RULE", help="Leave a rewrite out.")
+@click.option("--substitute", is_flag=True, help="Search for cheaper graphs.")
 @common
 def show_command(
     model: Path | None,
     stage: str | None,
     rules: bool,
+    why: str | None,
     target: str,
     shapes: tuple[str, ...],
     disable: tuple[str, ...],
+    substitute: bool,
     as_json: bool,
     quiet: bool,
     verbose: bool,
@@ -227,10 +232,13 @@ def show_command(
 
     set_up(quiet=quiet, verbose=verbose)
     if rules:
-        laws = compiler.rule_laws()
-        width = max(map(len, laws))
-        lines = (f"{name:{width}}  {law}" for name, law in laws.items())
-        print(json.dumps({"rules": laws}) if as_json else "\n".join(lines))
+        _print_rules(compiler.rule_laws(), as_json)
+        return 0
+    options = Options(disable=disable, substitute=substitute)
+    if why is not None and model is not None:
+        misses = compiler.why(existing(model), why, shapes=parse_shapes(shapes), options=options)
+        lines = [f"{m.count:5}  {m.reason}  ({m.where or m.node})" for m in misses]
+        print(json.dumps([asdict(m) for m in misses]) if as_json else "\n".join(lines))
         return 0
     names = compiler.stage_names()
     if model is None or stage is None:
@@ -244,10 +252,22 @@ def show_command(
         stage,
         target=target,
         shapes=parse_shapes(shapes),
-        options=Options(disable=disable),
+        options=options,
     )
     print(json.dumps({"stage": stage, "text": text}) if as_json else text)
     return 0
+
+
+def _print_rules(laws: dict[str, dict[str, str]], as_json: bool) -> None:
+    """The laws of each regime under its name."""
+    if as_json:
+        print(json.dumps({"rules": laws}))
+        return
+    width = max(len(name) for rules in laws.values() for name in rules)
+    for regime, rules in laws.items():
+        print(f"{regime}:")
+        for name, law in rules.items():
+            print(f"  {name:{width}}  {law}")
 
 
 @cli.command("cache")

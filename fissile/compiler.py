@@ -28,6 +28,7 @@ from fissile.errors import (
     OptionError,
     Place,
     UnsupportedError,
+    did_you_mean,
 )
 from fissile.options import Event, Options, resolve_target
 from fissile.runtime.executable import Executable, load
@@ -36,6 +37,8 @@ from fissile.target import Target
 
 if TYPE_CHECKING:
     import onnx
+
+    from fissile.rewrite import Miss
 
     Model: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto
 
@@ -130,10 +133,33 @@ def stage_names() -> list[str]:
     return [stage.name for stage in import_module("fissile.pipeline").STAGES]
 
 
-def rule_laws() -> dict[str, str]:
-    """The rewrite rules: name -> law, in order."""
-    rules = import_module("fissile.rewrite").RULES
-    return {name: rule.law for name, rule in rules.items()}
+def rule_laws() -> dict[str, dict[str, str]]:
+    """The rewrite rules by regime: name -> law, in order."""
+    rewrite = import_module("fissile.rewrite")
+    laws: dict[str, dict[str, str]] = {regime: {} for regime in rewrite.REGIMES}
+    for name, rule in rewrite.RULES.items():
+        laws[rule.regime][name] = rule.law
+    return laws
+
+
+def why(
+    model: Model, rule: str, *, shapes: Shapes | None = None, options: Options | None = None
+) -> list[Miss]:
+    """Why `rule` does not fire where it might, rarest reason first. OptionError F603 for a name that no rule has.
+
+    A rule that always applies is asked before the rewriting, a substitution after what always applies (or after the
+    search, if the options ask for one).
+    """
+    source, chosen = _source(model, None), options or Options()
+    request = Request(source, _targets("native"), default_threads(), _plain_shapes(shapes), chosen)
+    pipeline, rewrite = import_module("fissile.pipeline"), import_module("fissile.rewrite")
+    if rule not in rewrite.RULES:
+        hint = did_you_mean(rule, rewrite.RULES)
+        raise OptionError("F603", f"no rule is called {rule}", remedy=hint)
+    asked = rewrite.RULES[rule]
+    stage = "fission" if asked.regime == "canonicalize" else "substitute"
+    work = pipeline.run(_work(pipeline, request), lambda event: None, stage)
+    return list(rewrite.misses(work.graph, asked))
 
 
 # ---------------------------------------------------------------- what is asked for

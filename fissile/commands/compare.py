@@ -171,7 +171,7 @@ def _bisect(
 
     oracle, draw = failed
     targets = tuple(resolve_target(name) for name in choices["target"].split(","))
-    options = Options(disable=choices["disable"])
+    options = Options(disable=choices["disable"], substitute=choices["substitute"])
     work = Work(model, None, targets, 1, options, parse_shapes(choices["shapes"]))
     case = Case(draw.feeds, oracle, tolerance * draw.factor)
     return bisect(work, model, case, progress)

@@ -37,6 +37,7 @@ def compile_model(
     target: str,
     shapes: tuple[str, ...],
     disable: tuple[str, ...],
+    substitute: bool,
     foreign: Literal["error", "warn", "allow"],
     no_cache: bool,
 ) -> "Executable":
@@ -59,7 +60,7 @@ def compile_model(
         target=targets[0] if len(targets) == 1 else targets,
         shapes=parse_shapes(shapes) or None,
         foreign=foreign,
-        options=Options(disable=disable),
+        options=Options(disable=disable, substitute=substitute),
         cache=not no_cache,
         progress=progress,
     )

@@ -48,6 +48,9 @@ def choosing(command: Command) -> Command:
         click.option("--target", default="native", show_default=True, help="Instruction set."),
         click.option("--shape", "shapes", multiple=True, help="batch=1..16 or x:1..16,3,?,?"),
         click.option("--disable", multiple=True, metavar="RULE", help="Leave a rewrite out."),
+        click.option(
+            "--substitute", is_flag=True, help="Search for cheaper graphs (minutes at most)."
+        ),
         click.option("--foreign", type=click.Choice(["error", "warn", "allow"]), default="warn"),
         click.option("--no-cache", is_flag=True, help="Neither read nor fill the compile cache."),
     ):

@@ -2,17 +2,19 @@
 
 from fissile.rewrite import merge, phase, places, product, winograd
 from fissile.rewrite.canonicalize import canonicalize
-from fissile.rewrite.engine import Rewritten, refusals
+from fissile.rewrite.engine import Miss, Rewritten, misses, refusals
 from fissile.rewrite.estimate import estimate, estimator
-from fissile.rewrite.rule import RULES, Refused, Rule
+from fissile.rewrite.rule import REGIMES, RULES, Refused, Rule
 from fissile.rewrite.substitute import Budget, Substituted, firings, substitute
 
 SUBSTITUTIONS = tuple(module.__name__ for module in (merge, places, product, phase, winograd))
 
 __all__ = [
+    "REGIMES",
     "RULES",
     "SUBSTITUTIONS",
     "Budget",
+    "Miss",
     "Refused",
     "Rewritten",
     "Rule",
@@ -21,6 +23,7 @@ __all__ = [
     "estimate",
     "estimator",
     "firings",
+    "misses",
     "refusals",
     "substitute",
 ]

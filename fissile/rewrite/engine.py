@@ -98,6 +98,28 @@ def refusals(graph: Graph, rule: Rule) -> list[tuple[Node, str]]:
     return found
 
 
+@dataclass(frozen=True)
+class Miss:
+    """A reason for which a rule declines, how often, and the first node: the ONNX nodes it serves, and its text."""
+
+    reason: str
+    count: int
+    where: str
+    node: str
+
+
+def misses(graph: Graph, rule: Rule) -> list[Miss]:
+    """The reasons of `refusals`, the rarest first: what nearly matches is rarer than what has nothing to do with it."""
+    found: dict[str, list[Node]] = {}
+    for node, reason in refusals(graph, rule):
+        found.setdefault(reason, []).append(node)
+    rows = [
+        Miss(reason, len(nodes), ", ".join(graph.origins.get(nodes[0], ())), str(nodes[0]))
+        for reason, nodes in found.items()
+    ]
+    return sorted(rows, key=lambda m: m.count)
+
+
 class Renewal:
     """Graphs with some nodes exchanged, brought to normal form again; what was learnt of nodes is kept between calls.
 
