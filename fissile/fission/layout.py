@@ -49,6 +49,9 @@ from fissile.ir.dtype import INT64
 from fissile.ir.graph import Node
 from fissile.ir.primitive import constant_value, scalar
 
+# no axis is this long, and products of it with an extent still fit in 64 bits
+LONGEST_STEP = 2**31
+
 
 @fission("Reshape", raw=True)
 def reshape_to(call: Call, x: Node, shape: Node) -> Node:
@@ -168,8 +171,9 @@ def _sliced(
 ) -> Node:
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         place = normal_axis(axis, x.type.rank)
-        first, n = slice_bounds(call, x.shape[place], start, end, step)
-        x = slice_axis(x, place, first, n, step)
+        stride = max(-LONGEST_STEP, min(step, LONGEST_STEP))
+        first, n = slice_bounds(call, x.shape[place], start, end, stride)
+        x = slice_axis(x, place, first, n, stride)
     return x
 
 

@@ -208,7 +208,7 @@ def test_slice(data: st.DataObject) -> None:
     n = data.draw(st.sampled_from([0, 1, 4, 7]))
     bound = st.sampled_from([-(2**62), -9, -4, -1, 0, 1, 3, 7, 9, 2**62])
     start, end = data.draw(bound), data.draw(bound)
-    step = data.draw(st.sampled_from([1, 2, 3, -1, -2, -5]))
+    step = data.draw(st.sampled_from([1, 2, 3, -1, -2, -5, 2**62, -(2**63) + 1]))
     x = values([3, n])
     parts = [("x", x)] + [
         (name, np.array([v], np.int64))
