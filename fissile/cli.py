@@ -25,8 +25,11 @@ from fissile.commands.opening import (
     existing,
     is_cached,
     open_model,
+    write_plan,
 )
 from fissile.commands.options import common, compiling, parse_shapes, read_inputs, write_npz
+from fissile.commands.store import store_group
+from fissile.commands.tune import tune_command, tune_model
 from fissile.console import plain, say, set_up, silent, versions, why_cores
 from fissile.errors import FileAccess, FissileError, Place, UnsupportedError, did_you_mean
 from fissile.options import ENVIRONMENT, Event, Options, environment
@@ -98,18 +101,38 @@ def cli(context: click.Context, show_version: bool) -> None:
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Default: MODEL's stem.fsl.")
 @click.option("--force", is_flag=True, help="Overwrite a file that is no .fsl.")
+@click.option("--budget", help="Measure kernels that long: 10m, 600s, 200trials.")
+@click.option("--plan", type=click.Path(path_type=Path), help="The choice of kernels, as a file.")
+@click.option("--save-plan", type=click.Path(path_type=Path), help="Write the choice of kernels.")
 @compiling
 def compile_command(
-    model: Path, output: Path | None, force: bool, as_json: bool, quiet: bool, **choices: Any
+    model: Path,
+    output: Path | None,
+    force: bool,
+    budget: str | None,
+    plan: Path | None,
+    save_plan: Path | None,
+    as_json: bool,
+    quiet: bool,
+    **choices: Any,
 ) -> int:
     """Compile MODEL (.onnx) into one artifact (.fsl)."""
     started = time.perf_counter()
     set_up(quiet=quiet, verbose=choices.pop("verbose"))
     path = output or Path(f"{model.stem}.fsl")
+    if budget is not None:
+        if plan is not None:
+            raise click.UsageError("--plan says what to choose; --budget asks to choose")
+        return tune_model(
+            model, budget, path, force=force, save_plan=save_plan, as_json=as_json, quiet=quiet,
+            **choices,
+        )  # fmt: skip
     check_output(path, force)
     stages: list[Event] = []
-    executable = compile_model(model, quiet, stages, **choices)
+    executable = compile_model(model, quiet, stages, plan=plan, **choices)
     executable.save(path)
+    if save_plan is not None:
+        write_plan(model, save_plan, plan=plan, **choices)
     size = path.stat().st_size
     seconds = time.perf_counter() - started
     if as_json:
@@ -339,6 +362,8 @@ def demo_command(threads: int | None, as_json: bool, quiet: bool, verbose: bool)
 
 
 cli.add_command(bench_command)
+cli.add_command(tune_command)
+cli.add_command(store_group)
 cli.add_command(verify_command)
 cli.add_command(fission_command)
 

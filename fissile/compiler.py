@@ -33,7 +33,7 @@ from fissile.errors import (
 from fissile.options import Event, Options, resolve_target
 from fissile.runtime.executable import Executable, load
 from fissile.runtime.threads import default_threads
-from fissile.target import Target
+from fissile.target import Target, missing_features
 
 if TYPE_CHECKING:
     import onnx
@@ -72,26 +72,63 @@ def compile(
 
     threads: gang size, None for the default rule. target: "native", a name, or several. base_dir: folder of external
     data of a model given as bytes. foreign: what to do about operators that run in Python only; "error" refuses, "warn"
-    names them in a FissileWarning. Raises FissileError: ModelError, UnsupportedError, OptionError, CompileError.
+    names them in a FissileWarning. budget: "10m", "200trials" or seconds, for measuring; such a result is not cached,
+    since the measurements are kept. Raises FissileError: ModelError, UnsupportedError, OptionError, CompileError.
     """
-    _check_options(shapes, budget, foreign, options)
-    chosen = options or Options()
+    _check_options(shapes, foreign, options)
     report = progress or (lambda event: None)
-    source = _source(model, base_dir)
-    request = Request(
-        source,
-        _targets(target),
-        default_threads() if threads is None else threads,
-        _plain_shapes(shapes),
-        chosen,
-    )
-    if cache and source.sha256:
+    request = _request(model, base_dir, target, threads, shapes, options)
+    if budget is not None:
+        executable = load(_tuned(request, budget, report, None).artifact, threads=threads)
+    elif cache and request.source.sha256:
         executable = _cached(request, threads, report)
     else:
         executable = load(_compiled(request, report), threads=threads)
     if executable.foreign and foreign != "allow":
-        _about_foreign(executable, source, foreign)
+        _about_foreign(executable, request.source, foreign)
     return executable
+
+
+def tune(
+    model: Model,
+    budget: str | float,
+    *,
+    threads: int | None = None,
+    target: str | Target | Sequence[str] = "native",
+    shapes: Shapes | None = None,
+    foreign: Literal["error", "warn", "allow"] = "warn",
+    options: Options | None = None,
+    installed: Path | None = None,
+    progress: Callable[[Event], None] | None = None,
+) -> Any:
+    """The artifact that measurements choose within a budget, with what is proved about it: a `fissile.tune.tune.Tuned`.
+
+    installed: an artifact that the result would replace, and that stays if it is faster.
+    """
+    _check_options(shapes, foreign, options)
+    request = _request(model, None, target, threads, shapes, options)
+    if foreign == "error" and (places := check(model).foreign):
+        raise _refused_foreign(places)
+    found = _tuned(request, budget, progress or (lambda event: None), installed)
+    executable = load(found.artifact, threads=threads)
+    if executable.foreign and foreign == "warn":
+        _about_foreign(executable, request.source, foreign)
+    return found
+
+
+def plan_file(
+    model: Model,
+    *,
+    target: str | Target | Sequence[str] = "native",
+    shapes: Shapes | None = None,
+    options: Options | None = None,
+) -> str:
+    """The text of the plan file of an untuned compilation."""
+    request = _request(model, None, target, None, shapes, options)
+    pipeline = import_module("fissile.pipeline")
+    work = pipeline.run(_work(pipeline, request), lambda event: None, "plan")
+    text: str = import_module("fissile.orchestrate.plan_file").plan_text(work.plan)
+    return text
 
 
 def check(model: Model, *, target: str | Target = "native") -> Support:
@@ -199,15 +236,24 @@ class Request:
         return cache.key(parts)
 
 
-def _check_options(
-    shapes: Shapes | None, budget: str | float | None, foreign: str, options: Options | None
-) -> None:
-    if budget is not None:
-        raise NotYet(
-            "F302",
-            "tuning (budget=...) does not exist in this version",
-            remedy="compile without a budget",
-        )
+def _request(
+    model: Model,
+    base_dir: str | os.PathLike[str] | None,
+    target: str | Target | Sequence[str],
+    threads: int | None,
+    shapes: Shapes | None,
+    options: Options | None,
+) -> Request:
+    return Request(
+        _source(model, base_dir),
+        _targets(target),
+        default_threads() if threads is None else threads,
+        _plain_shapes(shapes),
+        options or Options(),
+    )
+
+
+def _check_options(shapes: Shapes | None, foreign: str, options: Options | None) -> None:
     if foreign not in ("error", "warn", "allow"):
         raise OptionError("F606", f"foreign={foreign!r}", remedy='"error", "warn" or "allow"')
     if shapes and options is not None and options.strict_shapes:
@@ -317,7 +363,11 @@ def _about_foreign(executable: Executable, source: Source, foreign: str) -> None
         return
     frontend, fission = import_module("fissile.frontend"), import_module("fissile.fission")
     places, _ = fission.placed(frontend.read_model(source.model, source.base_dir))
-    raise UnsupportedError(
+    raise _refused_foreign(places)
+
+
+def _refused_foreign(places: Sequence[Place]) -> UnsupportedError:
+    return UnsupportedError(
         "F024",
         f"{len(places)} operators can run in Python only" if len(places) != 1
         else "1 operator can run in Python only",
@@ -346,6 +396,30 @@ def _compiled(request: Request, progress: Callable[[Event], None]) -> bytes:
     pipeline = import_module("fissile.pipeline")
     artifact: bytes = pipeline.run(_work(pipeline, request), progress).artifact
     return artifact
+
+
+def _tuned(
+    request: Request,
+    budget: str | float,
+    progress: Callable[[Event], None],
+    installed: Path | None,
+) -> Any:
+    if request.options.plan is not None:
+        raise OptionError(
+            "F613", "a plan file says what to choose, and a budget asks to choose by measuring",
+            remedy=["leave --budget out", "leave --plan out"],
+        )  # fmt: skip
+    if lacking := missing_features(request.targets[0].features):
+        raise OptionError(
+            "F614",
+            f"{request.targets[0].name} cannot be measured here",
+            reason=f"this CPU lacks {', '.join(lacking)}",
+            remedy="--target native, or tune on such a machine and build with --plan",
+        )
+    allowed = import_module("fissile.tune.budget").parse_budget(budget)
+    pipeline, tuning = import_module("fissile.pipeline"), import_module("fissile.tune.tune")
+    work = _work(pipeline, request)
+    return tuning.tune(work, allowed, progress, installed=installed)
 
 
 def _cached(

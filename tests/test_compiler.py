@@ -126,7 +126,7 @@ def test_impossible_extents(shapes: dict[str, Any], words: str) -> None:
 @pytest.mark.parametrize(
     ("choices", "kind"),
     [
-        ({"budget": "10m"}, NotYet),
+        ({"budget": "soon"}, OptionError),
         ({"shapes": {"n": (1, 2)}, "options": Options(strict_shapes=True)}, NotYet),
         ({"options": Options(affinity="0-1")}, NotYet),
         ({"foreign": "maybe"}, OptionError),

@@ -40,6 +40,7 @@ def compile_model(
     substitute: bool,
     foreign: Literal["error", "warn", "allow"],
     no_cache: bool,
+    plan: Path | None = None,
 ) -> "Executable":
     """A model compiled; its progress goes to `stages`, and to stderr unless `quiet`."""
     existing(model)
@@ -60,7 +61,7 @@ def compile_model(
         target=targets[0] if len(targets) == 1 else targets,
         shapes=parse_shapes(shapes) or None,
         foreign=foreign,
-        options=Options(disable=disable, substitute=substitute),
+        options=Options(disable=disable, substitute=substitute, plan=plan),
         cache=not no_cache,
         progress=progress,
     )
@@ -68,6 +69,29 @@ def compile_model(
         for line in (_model_line(executable), _target_line(targets, threads), stages[0]):
             print_event(line)
     return executable
+
+
+def write_plan(
+    model: Path,
+    path: Path,
+    *,
+    target: str,
+    shapes: tuple[str, ...],
+    disable: tuple[str, ...],
+    substitute: bool,
+    plan: Path | None,
+    **_: Any,
+) -> None:
+    """The plan file of an untuned compilation."""
+    from fissile import compiler
+    from fissile.runtime.artifact import atomic_file
+
+    options = Options(disable=disable, substitute=substitute, plan=plan)
+    text = compiler.plan_file(
+        model, target=target.split(","), shapes=parse_shapes(shapes) or None, options=options
+    )
+    with atomic_file(path) as stream:
+        stream.write(text.encode())
 
 
 def is_cached(stages: Sequence[Event]) -> bool:

@@ -117,11 +117,14 @@ def tune(
     was = (untuned.artifact, installed if installed and _is_same(installed, untuned) else None)
     try:
         done = _compiled(work, state)
-        kept, artifact, times = _choose(done, *was, numbers, timed, progress)
+        kept, times = _choose(done, *was, numbers, timed, progress)
+        done = _with_times(done, times)
+        artifact = done.artifact if kept == TUNED else _before(*was, kept)
     except KeyboardInterrupt:
         is_interrupted = True
         done, times = untuned, {}
-        kept, artifact = _before(*was)
+        kept = INSTALLED if was[1] else UNTUNED
+        artifact = _before(*was, kept)
     progress(Event("proved", _proved_text(state)))
     files = {UNTUNED: untuned, TUNED: done}
     plan = plan_text(files[kept].known("plan")) if kept in files else ""
@@ -232,8 +235,15 @@ def _proof(state: Profiling) -> dict[str, Any]:
     return {**asdict(certificate(state)), "complete": state.is_complete}
 
 
-def _before(untuned: bytes, installed: Path | None) -> tuple[str, bytes]:
-    return (INSTALLED, installed.read_bytes()) if installed else (UNTUNED, untuned)
+def _before(untuned: bytes, installed: Path | None, kept: str) -> bytes:
+    return installed.read_bytes() if installed and kept == INSTALLED else untuned
+
+
+def _with_times(done: Work, times: Mapping[str, Whole]) -> Work:
+    """The work with the measured times of the whole in its certificate."""
+    measured = {"measured_seconds": times[TUNED].seconds, "untuned_seconds": times[UNTUNED].seconds}
+    proof = {**done.certificate, **measured}
+    return run(replace(done, certificate=proof), _silent, first="artifact")
 
 
 def _is_same(path: Path, work: Work) -> bool:
@@ -255,7 +265,7 @@ def _choose(
     numbers: Mapping[str, int],
     timed: TimeWhole,
     progress: Progress,
-) -> tuple[str, bytes, dict[str, Whole]]:
+) -> tuple[str, dict[str, Whole]]:
     """Which artifact is kept, and the times of all: what is there now stays unless it is surely no faster."""
     made = {UNTUNED: untuned, TUNED: done.artifact}
     if installed is not None:
@@ -272,7 +282,7 @@ def _choose(
     row = ", ".join(f"{name} {said(whole.seconds)}" for name, whole in times.items())
     predicted = said(done.certificate["predicted_seconds"])
     progress(Event("whole", f"run end to end: {row} → {kept} (predicted {predicted})"))
-    return kept, made[kept], times
+    return kept, times
 
 
 # ---------------------------------------------------------------- what is said
@@ -314,4 +324,4 @@ def _proved_text(state: Profiling) -> str:
     what = f"{row.candidates} candidate kernels under measured costs"
     if row.gap <= 1e-6:
         return f"cheapest of {what}; {measured}"
-    return f"within {100 * row.gap:.1f} % of the cheapest of {what}; {measured}"
+    return f"within {100 * row.gap:.2g} % of the cheapest of {what}; {measured}"

@@ -1,0 +1,155 @@
+"""`fissile tune`, and `fissile compile --budget`: measuring within a budget, with what is said meanwhile (PRODUCT 2.4).
+
+In: a model and a budget. Out: an artifact that is no slower than the one it replaces. Exit 130: interrupted, and the
+best so far has been written. On a terminal the last line is rewritten; elsewhere it is one line every ten seconds.
+"""
+
+import json
+import os
+import shutil
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from fissile.commands.opening import check_output, existing, print_event
+from fissile.commands.options import compiling, parse_shapes
+from fissile.console import plain, say, set_up
+from fissile.options import Event, Options
+
+if TYPE_CHECKING:
+    from fissile.tune.tune import Tuned
+
+QUIET_SECONDS = 10.0
+LABELS = ("model", "store", "start", "rejected", "whole", "proved", "interrupted")
+
+
+@click.command("tune")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("--budget", required=True, help="10m, 600s, 1h or 200trials.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Default: MODEL's stem.fsl.")
+@click.option("--force", is_flag=True, help="Overwrite a file that is no .fsl.")
+@click.option("--save-plan", type=click.Path(path_type=Path), help="Write the choice of kernels.")
+@compiling
+def tune_command(
+    model: Path,
+    budget: str,
+    output: Path | None,
+    force: bool,
+    save_plan: Path | None,
+    as_json: bool,
+    quiet: bool,
+    **choices: Any,
+) -> int:
+    """Compile MODEL by measuring kernels. Resumable: what was measured is kept, whatever happens."""
+    set_up(quiet=quiet, verbose=choices.pop("verbose"))
+    path = output or Path(f"{model.stem}.fsl")
+    return tune_model(
+        model, budget, path, force=force, save_plan=save_plan, as_json=as_json, quiet=quiet,
+        **choices,
+    )  # fmt: skip
+
+
+def tune_model(
+    model: Path,
+    budget: str,
+    path: Path,
+    *,
+    force: bool,
+    save_plan: Path | None,
+    as_json: bool,
+    quiet: bool,
+    threads: int | None,
+    target: str,
+    shapes: tuple[str, ...],
+    disable: tuple[str, ...],
+    substitute: bool,
+    foreign: Literal["error", "warn", "allow"],
+    no_cache: bool,
+) -> int:
+    """Tune and write; the exit code. no_cache: nothing tuned is in the compile cache anyway."""
+    check_output(path, force)
+    existing(model)
+    from fissile import compiler
+    from fissile.runtime.artifact import atomic_file
+
+    screen = Screen(quiet)
+    found = compiler.tune(
+        model,
+        budget,
+        threads=threads,
+        target=target.split(","),
+        shapes=parse_shapes(shapes) or None,
+        foreign=foreign,
+        options=Options(disable=disable, substitute=substitute),
+        installed=path if path.exists() else None,
+        progress=screen.show,
+    )
+    screen.clear()
+    with atomic_file(path) as stream:
+        stream.write(found.artifact)
+    if save_plan is not None and found.plan:
+        with atomic_file(save_plan) as stream:
+            stream.write(found.plan.encode())
+    if as_json:
+        print(json.dumps({"artifact": str(path), "bytes": len(found.artifact), **_document(found)}))
+    else:
+        print(plain(f"wrote    {path} · {len(found.artifact) / 1e6:.1f} MB · {found.summary()}"))
+    return 130 if found.is_interrupted else 0
+
+
+def _document(found: "Tuned") -> dict[str, Any]:
+    return {
+        "kept": found.kept,
+        "interrupted": found.is_interrupted,
+        "certificate": dict(found.certificate),
+        "times": {name: asdict(whole) for name, whole in found.times.items()},
+        "rejected": dict(found.rejected),
+        "rounds": [asdict(row) | {"gap": row.gap} for row in found.rounds],
+    }
+
+
+class Screen:
+    """What is said while tuning: lines that stay, and on a terminal one that changes."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self._is_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._is_terminal = self._is_terminal and not os.environ.get("CI")
+        self._last = time.monotonic()
+        self._is_dirty = False
+
+    def show(self, event: Event) -> None:
+        """Say what has happened."""
+        if self._quiet:
+            return
+        if event.stage == "measuring":
+            self._status(event.text)
+        elif event.stage == "round":
+            self._line(f" {event.text}")
+        elif event.seconds is not None or event.stage in LABELS:
+            self.clear()
+            print_event(event)
+
+    def clear(self) -> None:
+        """Take the changing line away."""
+        if self._is_dirty:
+            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
+            self._is_dirty = False
+
+    def _line(self, text: str) -> None:
+        self.clear()
+        self._last = time.monotonic()
+        say(text)
+
+    def _status(self, text: str) -> None:
+        if self._is_terminal:
+            width = shutil.get_terminal_size().columns - 1
+            shown = plain(f" {text}")[:width]
+            print(f"\r\x1b[2K{shown}", end="", file=sys.stderr, flush=True)
+            self._is_dirty = True
+        elif time.monotonic() - self._last >= QUIET_SECONDS:
+            self._line(f" {text}")
