@@ -21,7 +21,7 @@ from fissile.orchestrate.candidates import Candidate, Candidates, Limits, candid
 from fissile.orchestrate.greedy import greedy_plan, steps_of
 from fissile.orchestrate.partition import Memory, Partition, Sizes, improve
 from fissile.orchestrate.plan import Kernel, Plan, verify
-from fissile.orchestrate.program import Choice, Problem, Relaxation, Tensor, relax, run_order
+from fissile.orchestrate.program import Choice, Problem, Tensor, relax, run_order
 
 Cost = Callable[[Kernel], float]
 Measure = Callable[
@@ -195,8 +195,8 @@ class _Search:
         if self.prices.measure is not None and not self._late():
             self._again()
             part = self._integer()
-        lower = relax(self._problem())
-        return part.selected, self._certificate(part, lower, first)
+        lower = max(part.bound, relax(self._problem()).objective)
+        return part.selected, self._certificate(part, min(lower, part.cost), first)
 
     def _problem(self) -> Problem:
         rows = zip(self.base.choices, self.prices.costs(), strict=True)
@@ -246,7 +246,7 @@ class _Search:
         known = [k for k in near if self.prices.is_known(k)]
         self._time([*self.selected, *known], effort=4)
 
-    def _certificate(self, part: Partition, lower: Relaxation, first: float) -> Certificate:
+    def _certificate(self, part: Partition, lower: float, first: float) -> Certificate:
         def gap(low: float) -> float:
             return max(0.0, (part.cost - low) / low) if low > 0 else 0.0
 
@@ -254,9 +254,9 @@ class _Search:
             candidates=len(self.found.all),
             measured=len(self.prices.known),
             rounds=self.rounds,
-            lower_bound_seconds=lower.objective,
+            lower_bound_seconds=lower,
             predicted_seconds=part.cost,
-            gap=gap(lower.objective),
+            gap=gap(lower),
             window_gap=part.gap,
             roofline_gap=gap(first * min(1.0, self.prices.scale)),
             noise=self.prices.noise,

@@ -18,22 +18,25 @@ from fissile.orchestrate.program import Choice, Problem, Solution, Tensor, run_o
 
 @dataclass(frozen=True)
 class Sizes:
-    """Limits of a window, and of the time for one."""
+    """Limits of a window, and of the time for one. whole: seconds for the whole problem, which is tried first."""
 
     primitives: int = 50
     variables: int = 6000
     seconds: float = 10.0
+    whole: float = 10.0
 
 
 @dataclass(frozen=True)
 class Partition:
-    """selected: a selection that runs, in order. gap: the largest gap that a window was left with (0: all optimal).
+    """selected: a selection that runs, in order. bound: no selection costs less (0: nothing is known of the whole).
 
-    windows, distinct: how many were solved, and how many of them were not known already.
+    gap: the largest that a window was left with (0: all optimal). windows, distinct: how many were solved, and how many
+    of them were not known already.
     """
 
     selected: tuple[int, ...]
     cost: float
+    bound: float
     gap: float
     windows: int
     distinct: int
@@ -55,8 +58,28 @@ def improve(
     memory: Memory | None = None,
     until: float = math.inf,
 ) -> Partition:
-    """The best selection that windows find from `start`, which must run. until: `time.perf_counter()` to stop at."""
+    """The best selection: of all if it is found in the time for the whole, else what windows find from `start`.
+
+    start: must run. until: `time.perf_counter()` to stop at.
+    """
     limits, known = sizes or Sizes(), memory or Memory()
+    lowest = 0.0
+    if (left := min(limits.whole, until - time.perf_counter())) > 0:
+        whole = solve(problem, time_limit=left, start=start)
+        start, lowest = whole.selected, whole.bound
+        if whole.optimal:
+            return Partition(whole.selected, whole.cost, lowest, 0.0, 1, 1)
+    return _windows(problem, start, lowest, limits, known, until)
+
+
+def _windows(
+    problem: Problem,
+    start: Sequence[int],
+    lowest: float,
+    limits: Sizes,
+    known: Memory,
+    until: float,
+) -> Partition:
     before, asked = len(known.known), known.asked
     order, stuck = run_order(problem, start)
     if stuck:
@@ -77,7 +100,7 @@ def improve(
             break
     cost = sum(problem.choices[k].cost for k in selected)
     distinct = len(known.known) - before
-    return Partition(tuple(selected), cost, gap, known.asked - asked, distinct)
+    return Partition(tuple(selected), cost, lowest, gap, known.asked - asked, distinct)
 
 
 def _parts(
@@ -159,6 +182,16 @@ def _window(
     live = _live(problem, {t[0] for t in wanted}, {t[0] for t in given})
     edges = tuple(e for e in problem.edges if e[0] in live and e[1] in live)
     return Problem(choices, wanted, edges, frozenset(live)), numbers
+
+
+def part_of(problem: Problem, primitives: frozenset[int]) -> Problem:
+    """The problem of some primitives alone: all other values are given, and those that others read are needed."""
+    choices = [c for c in problem.choices if c.primitives <= primitives and c.primitives]
+    read = {p for p, c in problem.edges if c not in primitives} | {t[0] for t in problem.needed}
+    written = dict.fromkeys(t for c in choices for t in c.outputs if t[0] in read)
+    given = {t for c in choices for t in c.inputs if t[0] not in primitives}
+    edges = tuple(e for e in problem.edges if primitives.issuperset(e))
+    return Problem(tuple(_without(c, given) for c in choices), tuple(written), edges)
 
 
 def _live(problem: Problem, wanted: set[int], given: set[int]) -> set[int]:

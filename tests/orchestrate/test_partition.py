@@ -33,7 +33,7 @@ def singles(problem: Problem) -> list[int]:
 def test_repeated_blocks_are_solved_once() -> None:
     problem = blocks(20)
     memory = Memory()
-    found = improve(problem, singles(problem), sizes=Sizes(primitives=8), memory=memory)
+    found = improve(problem, singles(problem), sizes=Sizes(primitives=8, whole=0), memory=memory)
     assert found.cost == pytest.approx(20 * (1.2 + 2.0))
     assert found.windows > 3 * found.distinct
     assert found.gap == pytest.approx(0, abs=1e-6)
@@ -45,13 +45,16 @@ def test_windows_run_and_never_make_it_worse(seed: int) -> None:
     problem = draw_problem(rng, 9)
     start = run_order(problem, singles(problem))[0]
     before = sum(problem.choices[k].cost for k in start)
-    found = improve(problem, start, sizes=Sizes(primitives=4))
+    found = improve(problem, start, sizes=Sizes(primitives=4, whole=0))
     assert run_order(problem, found.selected) == (list(found.selected), [])
     assert found.cost <= before * (1 + 1e-9)
     best = solve(problem)
     assert found.cost >= best.cost * (1 - 1e-9)
-    whole = improve(problem, start, sizes=Sizes(primitives=50))
+    whole = improve(problem, start, sizes=Sizes(primitives=50, whole=0))
     assert whole.cost == pytest.approx(best.cost)
+    at_once = improve(problem, start)
+    assert at_once.cost == pytest.approx(best.cost)
+    assert at_once.bound == pytest.approx(best.cost)
 
 
 def test_the_canonical_form_does_not_know_numbers() -> None:
@@ -67,4 +70,4 @@ def test_the_canonical_form_does_not_know_numbers() -> None:
 def test_a_selection_that_does_not_run_is_refused() -> None:
     problem = blocks(1)
     with pytest.raises(ValueError, match="does not run"):
-        improve(problem, [len(problem.choices) - 1])
+        improve(problem, [len(problem.choices) - 1], sizes=Sizes(whole=0))
