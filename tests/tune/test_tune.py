@@ -1,0 +1,234 @@
+"""Tuning a small network: what is kept is no slower, an interruption leaves an artifact, and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import fissile
+from fissile.errors import OptionError
+from fissile.options import Event, Options, resolve_target
+from fissile.orchestrate.plan import Kernel
+from fissile.pipeline import Work, run
+from fissile.runtime.roofline import LEVELS, Peaks
+from fissile.runtime.statistic import Ratio
+from fissile.runtime.store import Store
+from fissile.tune.budget import Budget, parse_budget
+from fissile.tune.measure import OutOfTime
+from fissile.tune.tune import Tuned, representative, said, tune
+from fissile.tune.whole import Whole, keep
+
+ROOT = Path(__file__).parents[2]
+TARGET = resolve_target()
+PEAKS = Peaks(1e11, dict.fromkeys(LEVELS, 1e10), {"l1": 1 << 15, "l2": 1 << 20, "l3": 1 << 25})
+Times = Callable[[Sequence[Path], int, Mapping[str, int]], list[Whole]]
+
+
+@pytest.fixture(autouse=True)
+def _own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FISSILE_STORE", str(tmp_path / "store.sqlite"))
+
+
+def network() -> onnx.ModelProto:
+    """softmax(x . w + b) of a free number of rows."""
+    rng = np.random.default_rng(0)
+    arrays = {"w": rng.standard_normal((24, 17)), "b": rng.standard_normal(17)}
+    given = [numpy_helper.from_array(a.astype(np.float32), name) for name, a in arrays.items()]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], "product"),
+        helper.make_node("Add", ["h", "b"], ["i"], "bias"),
+        helper.make_node("Softmax", ["i"], ["y"], "softmax"),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", extent])
+            for name, extent in (("x", 24), ("y", 17))]  # fmt: skip
+    graph = helper.make_graph(nodes, "small", ends[:1], ends[1:], given)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+
+
+def whole(seconds: float, first: float) -> Whole:
+    ratio = first / seconds
+    verdict: Any = "faster" if ratio > 1.02 else "slower" if ratio < 0.98 else "same"
+    return Whole(seconds, seconds, Ratio(ratio, ratio, ratio, verdict))
+
+
+def times(*seconds: float) -> Times:
+    """A timer of whole models that answers these seconds."""
+
+    def timed(paths: Sequence[Path], threads: int, numbers: Mapping[str, int]) -> list[Whole]:
+        assert all(path.exists() for path in paths)
+        assert len(paths) == len(seconds)
+        return [whole(s, seconds[0]) for s in seconds]
+
+    return timed
+
+
+def by_size(kernels: Sequence[Kernel], *_: object, times: int) -> list[float]:
+    """One kernel is cheaper than two."""
+    return [1e-6 + 1e-7 * len(kernel.nodes) for kernel in kernels]
+
+
+def tuned(timed: Times, measured: Any = by_size, **choices: Any) -> Tuned:
+    work = Work(network(), None, (TARGET,), 1, Options())
+    events: list[Event] = choices.pop("events", [])
+    return tune(
+        work, Budget(60.0), events.append, timed=timed, measured=measured, peaks=lambda: PEAKS,
+        **choices,
+    )  # fmt: skip
+
+
+def outputs(artifact: bytes) -> dict[str, np.ndarray]:
+    executable = fissile.load(artifact, threads=1)
+    rng = np.random.default_rng(0)
+    feeds = {
+        info.name: rng.random([e if isinstance(e, int) else 4 for e in info.shape], np.float32)
+        for info in executable.inputs
+    }
+    return executable.run(feeds)
+
+
+def test_the_faster_one_is_kept_with_its_certificate() -> None:
+    events: list[Event] = []
+    found = tuned(times(2.0, 1.0), events=events)
+    assert found.kept == "tuned"
+    proof = fissile.load(found.artifact, threads=1).manifest["certificate"]
+    assert proof["complete"]
+    assert proof["measured_seconds"] == 1.0
+    assert proof["lower_bound_seconds"] <= proof["predicted_seconds"] * (1 + 1e-9)
+    assert proof["measured"] <= proof["candidates"]
+    assert {"store", "start", "round", "whole", "proved"} <= {event.stage for event in events}
+    assert "2.00x" in found.summary()
+
+
+def test_a_slower_one_is_not(tmp_path: Path) -> None:
+    untuned = tuned(times(1.0, 2.0))
+    assert untuned.kept == "untuned"
+    assert "certificate" not in fissile.load(untuned.artifact, threads=1).manifest
+    there = tmp_path / "there.fsl"
+    there.write_bytes(untuned.artifact)
+    again = tuned(times(1.0, 1.5, 2.0), installed=there)
+    assert (again.kept, again.artifact) == ("installed", untuned.artifact)
+    assert tuned(times(1.0, 1.5, 0.5), installed=there).kept == "tuned"
+
+
+def test_an_artifact_of_something_else_is_no_rival(tmp_path: Path) -> None:
+    there = tmp_path / "there.fsl"
+    there.write_bytes(b"PK")
+    assert tuned(times(1.0, 0.5), installed=there).kept == "tuned"
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, OutOfTime])
+@pytest.mark.parametrize("after", [0, 2])
+def test_an_interruption_leaves_an_artifact(stop: type[BaseException], after: int) -> None:
+    left = [after]
+
+    def measured(kernels: Sequence[Kernel], *_: object, times: int) -> list[float]:
+        left[0] -= 1
+        if left[0] < 0:
+            raise stop
+        return by_size(kernels, times=times)
+
+    found = tuned(times(2.0, 1.0), measured)
+    assert found.is_interrupted == (stop is KeyboardInterrupt)
+    assert not found.certificate["complete"]
+    want = outputs(tuned(times(1.0, 2.0)).artifact)
+    for name, array in outputs(found.artifact).items():
+        np.testing.assert_allclose(array, want[name], rtol=1e-4, atol=1e-5)
+
+
+def test_a_second_interruption_keeps_what_was_there(tmp_path: Path) -> None:
+    def timed(*_: object) -> list[Whole]:
+        raise KeyboardInterrupt
+
+    found = tuned(timed)
+    assert (found.kept, found.is_interrupted) == ("untuned", True)
+    assert outputs(found.artifact)
+
+
+def test_a_choice_among_whole_models() -> None:
+    assert keep([whole(1.0, 1.0), whole(0.999, 1.0)]) == 1
+    assert keep([whole(1.0, 1.0), whole(1.5, 1.0), whole(1.2, 1.0)]) == 0
+
+
+@pytest.mark.parametrize("text", ["", "0s", "10", "ten", "-1m", "1d", "0trials", -1.0, 0])
+def test_budgets_that_cannot_be_read(text: str | float) -> None:
+    with pytest.raises(OptionError, match="F611"):
+        parse_budget(text)
+
+
+def test_budgets() -> None:
+    assert parse_budget("200trials").trials == 200
+    assert parse_budget("1.5h").seconds == 5400
+    assert str(parse_budget("10m")) == "10:00"
+    assert said(0.134) == "134 ms"
+    assert said(0.00667) == "6.67 ms"
+    assert said(2.5e-5) == "25 µs"
+
+
+def test_impossible_wishes() -> None:
+    with pytest.raises(OptionError, match="F613"):
+        fissile.compile(network(), budget="1s", options=Options(plan="x.json"))
+    if TARGET.name != "x86-64-v4":
+        with pytest.raises(OptionError, match="F614"):
+            fissile.compile(network(), budget="1s", target="x86-64-v4")
+
+
+def test_representative_extents() -> None:
+    made = run(Work(network(), None, (TARGET,), 1, Options()), lambda event: None, "fission")
+    graph = made.known("graph")
+    assert representative(graph, {}) == {"n": 1}
+    assert representative(graph, {"n": (4, 16)}) == {"n": 8}
+    assert representative(graph, {"x": [(4, 16), 24]}) == {"n": 8}
+
+
+# ---------------------------------------------------------------- the real thing, in children
+
+TUNE = """
+import sys
+import fissile
+from tests.tune.test_tune import network
+exe = fissile.compile(network(), budget=sys.argv[1], threads=1)
+print(exe.manifest.get("certificate", {}).get("measured"))
+"""
+
+
+def tuner(store: Path, budget: str) -> subprocess.Popen[str]:
+    env = os.environ | {"FISSILE_STORE": str(store), "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen([sys.executable, "-c", TUNE, budget], env=env, text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+
+
+def kept(store: Path) -> int:
+    if not store.exists():
+        return 0
+    with Store([store]) as opened:
+        return len(opened.rows())
+
+
+def test_killed_tuners_lose_nothing_and_two_share_a_store(tmp_path: Path) -> None:
+    store, rng = tmp_path / "shared.sqlite", random.Random(3)
+    before = 0
+    for _ in range(3):
+        process = tuner(store, "60s")
+        time.sleep(rng.uniform(0.5, 3.0))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        now = kept(store)
+        assert now >= before
+        before = now
+    both = [tuner(store, "3s"), tuner(store, "3s")]
+    for process in both:
+        said, wrong = process.communicate(timeout=90)
+        assert process.returncode == 0, wrong
+    assert kept(store) >= before
