@@ -21,6 +21,7 @@ from fissile.orchestrate.plan import Kernel
 from fissile.orchestrate.program import Problem, relax, run_order
 
 Measure = Callable[[Sequence[Kernel], int], Sequence[float]]
+Bound = Callable[[Kernel], float]
 RELAXED_ROUNDS = 20
 NEAR = 0.03  # reduced cost, as a share of a kernel's own, that noise may hide
 MARGIN = 1.05  # how far above the highest peak seen the peak is taken to be
@@ -48,7 +49,7 @@ class Round:
 class Profiling:
     """Everything that is known so far. keys: of candidates, equal for kernels that cost the same.
 
-    scale: of the bounds, below 1 once a measurement was below its bound.
+    raised: from a kernel and its seconds, below its bound, new bounds for all.
     """
 
     found: Candidates
@@ -56,9 +57,9 @@ class Profiling:
     bounds: np.ndarray
     base: Problem
     selected: list[int]
+    raised: Callable[[Kernel, float], Bound]
     memory: Memory = field(default_factory=Memory)
     known: dict[int, float] = field(default_factory=dict)
-    scale: float = 1.0
     violations: int = 0
     noise: float = 0.0
     rounds: int = 0
@@ -68,8 +69,7 @@ class Profiling:
 
     def costs(self, *, measured_only: bool = False) -> np.ndarray:
         """The cost of every candidate by now. measured_only: those not measured are made unattractive."""
-        factor = _UNWANTED if measured_only else self.scale
-        costs = self.bounds * factor
+        costs = self.bounds * (_UNWANTED if measured_only else 1.0)
         for k, key in enumerate(self.keys):
             seconds = self.known.get(key)
             if seconds is not None:
@@ -88,22 +88,44 @@ class Profiling:
 
 def begin(
     found: Candidates,
-    bound: Callable[[Kernel], float],
+    bound: Bound,
     same: Callable[[Kernel], Hashable] = lambda kernel: kernel,
+    raised: Callable[[Kernel, float], Bound] | None = None,
 ) -> Profiling:
-    """Nothing measured, the greedy plan selected. same: kernels with equal answers cost the same."""
+    """Nothing measured, the greedy plan selected. same: kernels with equal answers cost the same.
+
+    raised: new bounds once a kernel took fewer seconds than its bound; by default all of them shrink alike.
+    """
     numbers: dict[Hashable, int] = {}
     keys = [numbers.setdefault(same(c.kernel), len(numbers)) for c in found.all]
-    bounds: dict[int, float] = {}
-    for key, candidate in zip(keys, found.all, strict=True):
-        if key not in bounds:
-            bounds[key] = bound(candidate.kernel)
-    costs = np.array([bounds[key] for key in keys])
+    costs = _bounds(found, keys, bound)
     base = problem_of(found, costs.tolist())
     greedy, stuck = run_order(base, dict.fromkeys(found.greedy))
     if stuck:
         raise ValueError("the greedy plan does not run")
-    return Profiling(found, keys, costs, base, greedy, first_bound=relax(base).objective)
+    lower = relax(base).objective
+    raising = raised or _Shrinking(bound).raised
+    return Profiling(found, keys, costs, base, greedy, raising, first_bound=lower)
+
+
+def _bounds(found: Candidates, keys: Sequence[int], bound: Bound) -> np.ndarray:
+    known: dict[int, float] = {}
+    for key, candidate in zip(keys, found.all, strict=True):
+        if key not in known:
+            known[key] = bound(candidate.kernel)
+    return np.array([known[key] for key in keys])
+
+
+@dataclass
+class _Shrinking:
+    """Bounds that all shrink by the factor of the worst violation."""
+
+    bound: Bound
+    scale: float = 1.0
+
+    def raised(self, kernel: Kernel, seconds: float) -> Bound:
+        self.scale = min(self.scale, seconds / (self.bound(kernel) * MARGIN))
+        return lambda other: self.bound(other) * self.scale
 
 
 def profile(state: Profiling, measure: Measure) -> Iterator[Round]:
@@ -146,7 +168,7 @@ def certificate(state: Profiling) -> Certificate:
         predicted_seconds=plan,
         gap=gap(lower),
         window_gap=state.window_gap,
-        roofline_gap=gap(state.first_bound * state.scale),
+        roofline_gap=gap(relax(state.problem(state.bounds)).objective),
         noise=state.noise,
         violations=state.violations,
         kernels=len(state.selected),
@@ -201,11 +223,12 @@ def _time(
 
 def _learn(state: Profiling, number: int, seconds: float) -> None:
     """Keep a measurement; one below its bound raises the peak that the bounds are made from."""
-    key, bound = state.keys[number], float(state.bounds[number])
+    key = state.keys[number]
     before = state.known.get(key, 0.0)
     if math.isfinite(before) and before > 0:
         state.noise = max(state.noise, abs(seconds / before - 1))
     state.known[key] = seconds
-    if seconds < bound * state.scale:
+    if seconds < state.bounds[number]:
         state.violations += 1
-        state.scale = seconds / (bound * MARGIN)
+        raised = state.raised(state.found.all[number].kernel, seconds)
+        state.bounds = _bounds(state.found, state.keys, raised)

@@ -204,7 +204,37 @@ def label(kernel: Kernel, graph: Graph) -> str:
 def _begin(work: Work, setting: Setting, machine: Machine) -> Profiling:
     """The candidates, bound by the machine's peaks."""
     found = candidates_of(work.known("plan"))
-    return begin(found, lambda k: bound(k, machine, setting.numbers), lambda k: form(k)[0])
+    peaks = [machine]
+
+    def raised(kernel: Kernel, seconds: float) -> Callable[[Kernel], float]:
+        peaks.append(faster(peaks[-1], kernel, seconds, setting.numbers))
+        return lambda k: bound(k, peaks[-1], setting.numbers)
+
+    return begin(
+        found, lambda k: bound(k, machine, setting.numbers), lambda k: form(k)[0], raised
+    )
+
+
+def faster(
+    machine: Machine, kernel: Kernel, seconds: float, numbers: Mapping[str, int]
+) -> Machine:
+    """The machine with the peak raised that makes the bound of `kernel` more than `seconds`."""
+
+    def raised(part: int, factor: float) -> Machine:
+        if part == 0:
+            return replace(machine, flops=machine.flops * factor)
+        levels = list(machine.levels)
+        size, speed = levels[part - 1]
+        levels[part - 1] = size, speed * factor
+        return replace(machine, levels=tuple(levels))
+
+    before = bound(kernel, machine, numbers)
+    parts = range(1 + len(machine.levels))
+    limiting = [p for p in parts if bound(kernel, raised(p, 2.0), numbers) < before]
+    if seconds <= machine.dispatch or not limiting:
+        return replace(machine, dispatch=min(machine.dispatch, 0.5 * seconds))
+    work = before - machine.dispatch
+    return raised(limiting[0], MARGIN * work / (seconds - machine.dispatch))
 
 
 def _store_text(store: Store, setting: Setting) -> str:

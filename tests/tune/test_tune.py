@@ -20,6 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 import fissile
 from fissile.errors import OptionError
 from fissile.options import Event, Options, resolve_target
+from fissile.orchestrate.bound import bound
 from fissile.orchestrate.plan import Kernel
 from fissile.pipeline import Work, run
 from fissile.runtime.roofline import LEVELS, Peaks
@@ -27,7 +28,7 @@ from fissile.runtime.statistic import Ratio
 from fissile.runtime.store import Store
 from fissile.tune.budget import Budget, parse_budget
 from fissile.tune.measure import OutOfTime
-from fissile.tune.tune import Tuned, representative, said, tune
+from fissile.tune.tune import Tuned, faster, machine_of, representative, said, tune
 from fissile.tune.whole import Whole, keep
 
 ROOT = Path(__file__).parents[2]
@@ -190,6 +191,19 @@ def test_representative_extents() -> None:
     assert representative(graph, {}) == {"n": 1}
     assert representative(graph, {"n": (4, 16)}) == {"n": 8}
     assert representative(graph, {"x": [(4, 16), 24]}) == {"n": 8}
+
+
+@pytest.mark.parametrize("seconds", [1e-9, 1e-7, 1e-6])
+def test_the_peak_that_limits_is_raised(seconds: float) -> None:
+    made = run(Work(network(), None, (TARGET,), 1, Options()), lambda event: None, "plan")
+    for kernel in made.known("plan").kernels():
+        machine = machine_of(PEAKS, 1)
+        numbers = {"n": 64}
+        while bound(kernel, machine, numbers) > seconds:
+            machine = faster(machine, kernel, seconds, numbers)
+        assert bound(kernel, machine, numbers) <= seconds
+        untouched = [machine.flops, *(speed for _, speed in machine.levels)]
+        assert sum(a == b for a, b in zip(untouched, [1.05e11, *[1.05e10] * 4], strict=True)) >= 3
 
 
 # ---------------------------------------------------------------- the real thing, in children
