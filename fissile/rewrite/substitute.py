@@ -13,6 +13,7 @@ import heapq
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TypeAlias
 
 from fissile.ir.dtype import FLOAT32, FLOAT64
@@ -83,7 +84,8 @@ Said: TypeAlias = dict[tuple[Rule, Hashable], "Outcome | tuple[Node, ...]"]
 class _Search:
     """What one call knows.
 
-    known: what rules said of nodes. failed: how places look from which nothing better was found.
+    known: what rules said of nodes. failed: how places look from which nothing better was found; alone: and where the
+    first firing was the best already, so that nothing more is tried at their twins.
     """
 
     cost: Cost
@@ -94,6 +96,7 @@ class _Search:
     start: float = field(default_factory=time.monotonic)
     known: Said = field(default_factory=dict)
     failed: set[Hashable] = field(default_factory=set)
+    alone: set[Hashable] = field(default_factory=set)
 
     def is_over(self) -> bool:
         limit = self.budget.seconds
@@ -132,24 +135,44 @@ def _improved(search: _Search, best: Substituted) -> Substituted | None:
     """A cheaper graph by what starts at the first place that leads to one."""
     around = Surroundings(best.graph)
     opening = tuple(r for r in search.rules if r.opens)
-    for site in sites(best.graph, opening, None, search.known):
-        look = _look(site, around.readers)
-        if look in search.failed or search.is_over():
-            continue
-        better = _from(search, best, site, around.window(site.nodes))
-        if better is not None:
-            return better
-        search.failed.add(look)
+    found = sites(best.graph, opening, None, search.known)
+    for _, here in groupby(found, key=lambda site: site.nodes):
+        tried = [_tried(search, best, site, around) for site in here]
+        better = [s for s in tried if s is not None]
+        if better:
+            return min(better, key=lambda s: s.cost)
     return None
 
 
-def _from(search: _Search, base: Substituted, seed: Site, window: Window) -> Substituted | None:
+def _tried(
+    search: _Search, best: Substituted, site: Site, around: Surroundings
+) -> Substituted | None:
+    """The cheaper graph found from one place by one rule, if there is any."""
+    look = _look(site, around.readers)
+    if look in search.failed or search.is_over():
+        return None
+    patience = 0 if look in search.alone else search.budget.patience
+    better = _from(search, best, site, around.window(site.nodes), patience)
+    if better is None:
+        search.failed.add(look)
+    elif len(better.log) == len(best.log) + 1:
+        search.alone.add(look)
+    return better
+
+
+def _from(
+    search: _Search, base: Substituted, seed: Site, window: Window, patience: int
+) -> Substituted | None:
     """The graph with the best found for `window` starting with the rule of `seed`; None if it is no cheaper."""
     start = Substituted(window.graph, search.cost(window.graph), ())
     places = tuple(window.inside[n] for n in seed.nodes)
-    found = [s for s in sites(window.graph, (seed.rule,), None) if set(s.nodes) <= set(places)]
+    found = [
+        s
+        for s in sites(window.graph, (seed.rule,), frozenset(places))
+        if set(s.nodes) <= set(places)
+    ]
     for first in found[:1]:
-        better = _best_of(search, start, first)
+        better = _best_of(search, start, first, patience)
         if better is None:
             return None
         graph = search.renewal.exchanged(base.graph, window.replaced(better.graph))
@@ -168,7 +191,7 @@ class _State:
     idle: int
 
 
-def _best_of(search: _Search, start: Substituted, seed: Site) -> Substituted | None:
+def _best_of(search: _Search, start: Substituted, seed: Site, patience: int) -> Substituted | None:
     """The best graph reached by firing `seed` and then what becomes possible near it; None if none is cheaper."""
     limits, best = search.budget, start
     seen = {_identity(start.graph)}
@@ -192,7 +215,7 @@ def _best_of(search: _Search, start: Substituted, seed: Site) -> Substituted | N
             near = _near(state.found.graph, child.graph) | state.near
             serial += 1
             heapq.heappush(queue, (child.cost, serial, _State(child, near, idle)))
-        if queue and waited < limits.patience and not search.is_over():
+        if queue and waited < patience and not search.is_over():
             waited += 1
             state = heapq.heappop(queue)[2]
             pending.append(
