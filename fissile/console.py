@@ -42,6 +42,11 @@ def _colour() -> bool:
         return False
     if os.environ.get("FORCE_COLOR"):
         return True
+    return is_terminal()
+
+
+def is_terminal() -> bool:
+    """Whether stderr is a terminal on which a line may be rewritten."""
     dumb = os.environ.get("TERM") == "dumb" or bool(os.environ.get("CI"))
     return sys.stderr.isatty() and not dumb
 

@@ -30,6 +30,7 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """model.onnx with free batch, height and width; image.npy; a rule's name; your_app.py."""
     monkeypatch.setenv("FISSILE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("FISSILE_STORE", str(tmp_path / "store.sqlite"))
     monkeypatch.chdir(tmp_path)
     onnx.save(demo.network(), "model.onnx")
     np.save("image.npy", np.ones((1, 3, 20, 30), np.float32))
@@ -37,7 +38,8 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _runs(command: str) -> int:
-    words = [{"RULE": "merge_transposes"}.get(w, w) for w in shlex.split(command)]
+    stand_ins = {"RULE": "merge_transposes", "10m": "2s"}
+    words = [stand_ins.get(w, w) for w in shlex.split(command)]
     if words[0] == "python":
         return subprocess.run([sys.executable, *words[1:]], check=False).returncode
     with pytest.raises(SystemExit) as leaving:
@@ -55,6 +57,8 @@ def test_the_commands_are_found() -> None:
 def test_commands(command: str) -> None:
     if "model.fsl" in command and "-o model.fsl" not in command:
         assert _runs("fissile compile model.onnx -o model.fsl") == 0
+    if "--plan" in command:
+        assert _runs("fissile compile model.onnx --save-plan plan.json") == 0
     if "onnxruntime" in command:
         pytest.importorskip("onnxruntime")
     assert _runs(command) == 0

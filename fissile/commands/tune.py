@@ -5,7 +5,6 @@ best so far has been written. On a terminal the last line is rewritten; elsewher
 """
 
 import json
-import os
 import shutil
 import sys
 import time
@@ -17,7 +16,7 @@ import click
 
 from fissile.commands.opening import check_output, existing, print_event
 from fissile.commands.options import compiling, parse_shapes
-from fissile.console import plain, say, set_up
+from fissile.console import is_terminal, plain, say, set_up
 from fissile.options import Event, Options
 
 if TYPE_CHECKING:
@@ -117,8 +116,7 @@ class Screen:
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
-        self._is_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        self._is_terminal = self._is_terminal and not os.environ.get("CI")
+        self._is_terminal = is_terminal()
         self._last = time.monotonic()
         self._is_dirty = False
 
