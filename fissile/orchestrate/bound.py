@@ -9,7 +9,7 @@ operands. Invariant: bound <= estimate.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from fissile.ir.dim import DimLike, evaluate, symbols
@@ -79,6 +79,18 @@ def estimate(kernel: Kernel, machine: Machine, numbers: Numbers | None = None) -
     moving = load.bytes / _speed(machine, load.footprint)
     work = load.operations / machine.flops
     return max(least, machine.dispatch + max(work, moving) + 0.3 * min(work, moving))
+
+
+def family(kernel: Kernel) -> Hashable:
+    """Kernels that share the efficiency of the primitive they are built around, None for those without one.
+
+    How far a product or a reduction stays below its peak depends on its extents far more than on what surrounds it.
+    """
+    root = next((n for n in kernel.nodes if n.primitive.reduced is not None), None)
+    if root is None:
+        return None
+    types = tuple((i.type.dtype.name, i.type.shape, i.type.format) for i in root.inputs)
+    return kernel.anchor, root.primitive, root.attrs, types
 
 
 def _speed(machine: Machine, footprint: float) -> float:

@@ -70,15 +70,18 @@ def orchestrate(
     measure: Measure | None = None,
     *,
     same: Callable[[Kernel], Hashable] = lambda kernel: kernel,
+    family: Callable[[Kernel], Hashable] = lambda kernel: None,
     effort: Effort | None = None,
 ) -> tuple[Plan, Certificate]:
     """The cheapest plan of a canonical graph and what is proved about it.
 
     bound: seconds a kernel takes at least (without `measure`: that it is taken to take). same: kernels with equal
-    keys cost the same and are measured once.
+    keys cost the same and are measured once. family: kernels that share an efficiency (`fissile.orchestrate.bound`):
+    the best that one of them has reached, with a margin, bounds the others; then far fewer are measured, and the gap
+    holds as far as that is so.
     """
     found = candidates_of(greedy_plan(graph), (effort or Effort()).limits)
-    selected, certificate = select(found, bound, measure, same=same, effort=effort)
+    selected, certificate = select(found, bound, measure, same=same, family=family, effort=effort)
     return plan_of(found, selected), certificate
 
 
@@ -88,11 +91,30 @@ def select(
     measure: Measure | None = None,
     *,
     same: Callable[[Kernel], Hashable] = lambda kernel: kernel,
+    family: Callable[[Kernel], Hashable] = lambda kernel: None,
     effort: Effort | None = None,
 ) -> tuple[tuple[int, ...], Certificate]:
     """The cheapest selection of candidates, by number and in an order that runs."""
-    prices = _Prices(found, bound, measure, [same(c.kernel) for c in found.all])
+    kernels = [c.kernel for c in found.all]
+    prices = _Prices(
+        kernels, bound, measure, [same(k) for k in kernels], [family(k) for k in kernels]
+    )
     return _Search(found, prices, effort or Effort()).run()
+
+
+def near(found: Candidates, guess: Cost, share: float = 0.1) -> Candidates:
+    """The candidates that may be worth measuring: those whose guess lies near what the best guessed plan pays.
+
+    Kept is whose reduced cost in the relaxation under the guesses is at most `share` of its own, and the greedy plan.
+    What is proved later holds among these.
+    """
+    problem = problem_of(found, [guess(c.kernel) for c in found.all])
+    reduced = relax(problem).reduced
+    costs = np.array([c.cost for c in problem.choices])
+    kept = sorted({*found.greedy, *np.flatnonzero(reduced <= share * costs).tolist()})
+    number = {k: n for n, k in enumerate(kept)}
+    rows = tuple(found.all[k] for k in kept)
+    return replace(found, all=rows, greedy=tuple(number[k] for k in found.greedy))
 
 
 def problem_of(found: Candidates, costs: Sequence[float]) -> Problem:
@@ -136,10 +158,15 @@ class _Prices:
     """What candidates cost by now: measured, or bound from below."""
 
     def __init__(
-        self, found: Candidates, bound: Cost, measure: Measure | None, keys: list[Hashable]
+        self,
+        kernels: list[Kernel],
+        bound: Cost,
+        measure: Measure | None,
+        keys: list[Hashable],
+        families: list[Hashable],
     ) -> None:
-        self.kernels = [c.kernel for c in found.all]
-        self.measure, self.keys = measure, keys
+        self.kernels, self.measure, self.keys, self.families = kernels, measure, keys, families
+        self.reached: dict[Hashable, float] = {}  # by family: the least of measured / bound
         bounds: dict[Hashable, float] = {}
         for kernel, key in zip(self.kernels, keys):
             if key not in bounds:
@@ -152,8 +179,12 @@ class _Prices:
 
     def costs(self) -> list[float]:
         """The cost of every candidate."""
-        rows = zip(self.keys, self.bounds, strict=True)
-        return [self.known.get(key, float(low) * self.scale) for key, low in rows]
+        rows = zip(self.keys, self.bounds, self.families, strict=True)
+        return [self.known.get(key, float(low) * self._factor(family)) for key, low, family in rows]
+
+    def _factor(self, family: Hashable) -> float:
+        """What the bounds of a family are multiplied with."""
+        return max(self.scale, self.reached.get(family, 0.0) / _MARGIN)
 
     def is_known(self, number: int) -> bool:
         """Whether the candidate has been measured, or never will be."""
@@ -168,9 +199,12 @@ class _Prices:
         if key in self.known:
             self.noise = max(self.noise, abs(seconds / self.known[key] - 1))
         self.known[key] = seconds
-        if seconds < self.bounds[number] * self.scale:
+        family, low = self.families[number], float(self.bounds[number])
+        if family is not None:
+            self.reached[family] = min(self.reached.get(family, math.inf), seconds / low)
+        if seconds < low * self.scale:
             self.violations += 1
-            self.scale = seconds / (float(self.bounds[number]) * _MARGIN)
+            self.scale = seconds / (low * _MARGIN)
 
 
 class _Search:

@@ -10,9 +10,17 @@ from hypothesis import HealthCheck, given, settings
 
 from fissile.ir.graph import Graph, Node, evaluate
 from fissile.orchestrate import plan as plans
+from fissile.orchestrate.bound import family
 from fissile.orchestrate.candidates import Limits, candidates_of
 from fissile.orchestrate.greedy import greedy_plan
-from fissile.orchestrate.orchestrate import Effort, orchestrate, plan_of, problem_of, select
+from fissile.orchestrate.orchestrate import (
+    Effort,
+    near,
+    orchestrate,
+    plan_of,
+    problem_of,
+    select,
+)
 from fissile.orchestrate.plan import Kernel
 from fissile.orchestrate.program import solve
 from tests.e2e.draw import Case, cases, feeds_of
@@ -73,6 +81,37 @@ def test_lazy_profiling_reaches_the_optimum_of_measuring_everything(case: Case) 
     assert certificate.violations == 0
     assert certificate.measured == len(set(asked))
     assert certificate.noise == 0
+
+
+@settings(drawn, max_examples=25)
+@given(cases())
+def test_families_that_share_an_efficiency_need_fewer_measurements(case: Case) -> None:
+    found = found_in(case.graph)
+    bounds = constant_table(found, random.Random(case.seed))
+    share: dict[object, float] = {}
+    rng = random.Random(case.seed + 1)
+    truth = {k: s / share.setdefault(family(k), rng.uniform(0.3, 1)) for k, s in bounds.items()}
+    everything = solve(problem_of(found, [truth[c.kernel] for c in found.all]))
+    counts = []
+    for known in (family, lambda kernel: None):
+        selected, certificate = select(
+            found, lambda k: bounds[k], lambda k, effort: truth[k], family=known
+        )
+        counts.append(certificate.measured)
+        assert certificate.predicted_seconds == pytest.approx(everything.cost, rel=1e-6)
+    assert counts[0] <= counts[1] + 2
+
+
+@settings(drawn, max_examples=15)
+@given(cases())
+def test_what_lies_near_the_guess_holds_the_best_guess(case: Case) -> None:
+    found = found_in(case.graph)
+    guess = constant_table(found, random.Random(case.seed))
+    some = near(found, lambda k: guess[k], 0.0)
+    assert set(some.all) <= set(found.all)
+    _, best = select(found, lambda k: guess[k])
+    _, same = select(near(found, lambda k: guess[k]), lambda k: guess[k])
+    assert same.predicted_seconds == pytest.approx(best.predicted_seconds, rel=0.1)
 
 
 def test_a_measurement_below_its_bound_raises_the_peak() -> None:
