@@ -29,6 +29,7 @@ from fissile.tune.provider import State, Trial, artifacts_of, launches_of, trial
 EFFORT = "default"
 BATCH = 8  # kernels timed in one child, interleaved
 SAMPLES = 15
+MOST_SHARE = 1 << 26  # bytes of cache that cold tensors are made to miss: more would fill the memory
 LIMIT_SECONDS = 10.0  # for a batch, and again for each of its kernels
 _FAULTS = (ArithmeticError, AssertionError, LookupError, NotImplementedError, TypeError, ValueError)
 
@@ -216,7 +217,7 @@ def _measure(
 
 
 def _timed(batch: Sequence[Trial], setting: Setting, times: int, timed: Time) -> list[Samples]:
-    share = setting.state.share
+    share = min(setting.state.share, MOST_SHARE)
     made = artifacts_of(batch, setting.target, setting.threads, setting.workers, share)
     with tempfile.TemporaryDirectory(prefix="fissile-") as folder:
         paths = [Path(folder) / f"{k}.fsl" for k in range(len(made))]

@@ -65,7 +65,8 @@ class Profiling:
     rounds: int = 0
     first_bound: float = 0.0
     window_gap: float = 0.0
-    is_complete: bool = False
+    is_measured: bool = False  # all that is selected, once
+    is_complete: bool = False  # and timed again
 
     def costs(self, *, measured_only: bool = False) -> np.ndarray:
         """The cost of every candidate by now. measured_only: those not measured are made unattractive."""
@@ -138,6 +139,7 @@ def profile(state: Profiling, measure: Measure) -> Iterator[Round]:
             break
         yield _round(state, found.objective)
     yield from _windows(state, measure)
+    state.is_measured = True
     _again(state, measure)
     yield from _windows(state, measure)
     state.is_complete = True

@@ -350,6 +350,9 @@ def _proved_text(state: Profiling) -> str:
     share = 100 * row.measured / max(row.candidates, 1)
     measured = f"{row.measured} ({share:.1f} %) measured"
     if not state.is_complete:
+        measured += "; the budget ended before all were timed again"
+    if not state.is_measured:
+        measured = f"{row.measured} ({share:.1f} %) measured"
         return f"nothing yet: measuring stopped early; gap {100 * row.gap:.1f} %, {measured}"
     what = f"{row.candidates} candidate kernels under measured costs"
     if row.gap <= 1e-6:
