@@ -15,7 +15,9 @@ from fissile.ir.dim import DimLike, equal, exact_div, less_equal, lower_bound
 from fissile.ir.dtype import INT64
 
 LITERAL = 8  # extents up to this stay numbers in the code: unrolling and cheap division want them
-_OPAQUE_EXTENT = "extent "  # prefix of the variables that stand for an extent while indices are built
+_OPAQUE_EXTENT = (
+    "extent "  # prefix of the variables that stand for an extent while indices are built
+)
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,14 @@ class Space:
         self.ranges: dict[L.Var, DimLike] = {}
         self._dims: dict[L.Var, DimLike] = {}
         self._known: dict[L.Expr, Affine] = {}
+        self._rebuilt: dict[L.Expr, L.Expr] = {}  # shared parts are rebuilt once, not once per path
 
     def loop(self, name: str, extent: DimLike) -> L.Var:
         """A new loop variable running over [0, extent)."""
         variable = L.var(name)
         self.ranges[variable] = extent
         self._known.clear()
+        self._rebuilt.clear()
         return variable
 
     def extent(self, dim: DimLike) -> L.Expr:
@@ -108,9 +112,12 @@ class Space:
 
     def canonical(self, e: L.Expr) -> L.Expr:
         """`e` rebuilt from its canonical form if it is int64, else with its parts made canonical."""
-        if e.dtype is INT64 and not isinstance(e, L.Load):
-            return self.build(self.affine(e))
-        return self._inner(e)
+        found = self._rebuilt.get(e)
+        if found is None:
+            is_index = e.dtype is INT64 and not isinstance(e, L.Load)
+            found = self.build(self.affine(e)) if is_index else self._inner(e)
+            self._rebuilt[e] = found
+        return found
 
     def build(self, a: Affine, extent: Callable[[DimLike], L.Expr] | None = None) -> L.Expr:
         """The expression of an affine form; `extent` writes extents (default: as `affine` reads them)."""
