@@ -92,6 +92,14 @@ def short_tensor() -> onnx.ModelProto:
     return model(node("Add", "x", "w"), weights=(w,))
 
 
+def no_utf8() -> bytes:
+    return model().SerializeToString().replace(b"relu", b"r\xfa\xa2u")
+
+
+def no_utf8_output() -> bytes:
+    return model().SerializeToString().replace(b"\x01y", b"\x01\xfa")
+
+
 def wrong_types() -> onnx.ModelProto:
     w = numpy_helper.from_array(np.ones((4, 2), np.float32), "w")
     return model(node("MatMul", "x", "w"), weights=(w,))
@@ -111,6 +119,8 @@ MODELS = (
     Bad("no protobuf", lambda: b"no model at all", "F011", ("m.onnx", "not an ONNX model")),
     Bad("empty", lambda: b"", "F011", ("m.onnx", "holds no graph")),
     Bad("cut", lambda: model().SerializeToString()[:-7], "F011", ("m.onnx",)),
+    Bad("not UTF-8", no_utf8, "F011", ("m.onnx", "UTF-8")),
+    Bad("output not UTF-8", no_utf8_output, "F011", ("m.onnx", "UTF-8")),
     Bad("old opset", lambda: model(opset=5), "F020", ("opset 5", "known are 7 to")),
     Bad("new opset", lambda: model(opset=999), "F020", ("opset 999", "version_converter")),
     Bad("operator", lambda: model(node("Frobnicate", "x")), "F021", ("Frobnicate", "reason")),

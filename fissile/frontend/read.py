@@ -47,6 +47,13 @@ def read_model(
         content = _serialized(model)
     else:
         content = bytes(model)
+    try:
+        return _read(content, file_name, folder)
+    except UnicodeDecodeError as error:
+        raise _no_model(file_name, f"a string in it is not UTF-8 ({error.reason})") from error
+
+
+def _read(content: bytes, file_name: str, folder: Path | None) -> OperatorGraph:
     proto = _parsed(content, file_name)
     _check_versions(proto)
     digest = _sha256(content, external_files(proto, folder))
@@ -59,18 +66,18 @@ def read_model(
     weights = {t.name: _array(t, folder) for t in tensors}
     _add_sparse(proto.graph, weights)
     metadata = Metadata(
-        producer=proto.producer_name,
-        producer_version=proto.producer_version,
-        domain=proto.domain,
+        producer=_said(proto.producer_name),
+        producer_version=_said(proto.producer_version),
+        domain=_said(proto.domain),
         version=proto.model_version if proto.HasField("model_version") else None,
-        doc=proto.doc_string,
-        graph_doc=proto.graph.doc_string,
-        custom={p.key: p.value for p in proto.metadata_props},
+        doc=_said(proto.doc_string),
+        graph_doc=_said(proto.graph.doc_string),
+        custom={_said(p.key): _said(p.value) for p in proto.metadata_props},
         opsets=opsets,
         ir_version=proto.ir_version,
         sha256=digest,
         file_name=file_name,
-        graph_name=proto.graph.name,
+        graph_name=_said(proto.graph.name),
     )
     operators = tuple(operator_of(node, opsets, folder) for node in proto.graph.node)
     inputs = tuple(v for v in declared[0] if v.name not in weights)
@@ -106,13 +113,17 @@ def _parsed(content: bytes, file_name: str) -> onnx.ModelProto:
     except DecodeError as error:
         broken = str(error)
     if broken:
-        raise ModelError(
-            "F011",
-            f"{file_name or 'the given bytes'}: not an ONNX model",
-            reason=broken,
-            remedy="pass a file written by onnx.save or an exporter",
-        )
+        raise _no_model(file_name, broken)
     return model
+
+
+def _no_model(file_name: str, reason: str) -> ModelError:
+    return ModelError(
+        "F011",
+        f"{file_name or 'the given bytes'}: not an ONNX model",
+        reason=reason,
+        remedy="pass a file written by onnx.save or an exporter",
+    )
 
 
 def _check_versions(model: onnx.ModelProto) -> None:
@@ -258,8 +269,8 @@ def operator_of(
         elif given is not None and a.ref_attr_name in given:
             attributes[a.name] = given[a.ref_attr_name]
     version = opsets.get(domain, 1)
-    names = tuple(node.input), tuple(node.output)
-    return Operator(node.name, domain, node.op_type, version, *names, attributes)
+    names = tuple(map(_name, node.input)), tuple(map(_name, node.output))
+    return Operator(_name(node.name), domain, node.op_type, version, *names, attributes)
 
 
 def _attribute(
@@ -286,15 +297,25 @@ def _attribute(
 _LISTS = (onnx.AttributeProto.INTS, onnx.AttributeProto.FLOATS, onnx.AttributeProto.STRINGS)
 
 
+def _said(text: str | bytes) -> str:
+    """A string that nothing depends on."""
+    return text.decode(errors="replace") if isinstance(text, bytes) else text
+
+
+def _name(text: str | bytes) -> str:
+    """A string of the model; UnicodeDecodeError where it is none, which protobuf hands out as bytes."""
+    return text.decode() if isinstance(text, bytes) else text
+
+
 def _value(info: onnx.ValueInfoProto) -> Value:
     kind = info.type.WhichOneof("value")
     if kind != "tensor_type":
-        return Value(info.name, kind or "", None)
+        return Value(_name(info.name), kind or "", None)
     tensor = info.type.tensor_type
     shape: tuple[int | str | None, ...] | None = None
     if tensor.HasField("shape"):
         shape = tuple(_extent(d) for d in tensor.shape.dim)
-    return Value(info.name, _dtype_name(tensor.elem_type), shape)
+    return Value(_name(info.name), _dtype_name(tensor.elem_type), shape)
 
 
 def _extent(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
