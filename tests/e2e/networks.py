@@ -58,6 +58,12 @@ NETWORKS = {
     "minilm": Network(
         "minilm_l6_dyn", False, ((1, 1), (1, 17), (2, 64), (3, 33), (5, 7), (1, 128)),
     ),
+    "candy": Network(
+        "candy_224_dyn", False,
+        ((1, 3, 64, 96), (2, 3, 32, 44), (1, 3, 40, 40), (1, 3, 96, 64), (3, 3, 48, 32)),
+    ),
+    "mobilenet": Network("mobilenet_v2", False, ((1, 3, 224, 224),)),
+    "yolox": Network("yolox_nano_dynb", False, tuple((n, 3, 416, 416) for n in (1, 2, 3))),
 }  # fmt: skip
 
 
