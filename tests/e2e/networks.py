@@ -60,7 +60,7 @@ NETWORKS = {
     ),
     "candy": Network(
         "candy_224_dyn", False,
-        ((1, 3, 64, 96), (2, 3, 32, 44), (1, 3, 40, 40), (1, 3, 96, 64), (3, 3, 48, 32)),
+        ((1, 3, 64, 96), (1, 3, 32, 44), (1, 3, 40, 40), (1, 3, 96, 64), (1, 3, 48, 32)),
     ),
     "mobilenet": Network("mobilenet_v2", False, ((1, 3, 224, 224),)),
     "yolox": Network("yolox_nano_dynb", False, tuple((n, 3, 416, 416) for n in (1, 2, 3))),
