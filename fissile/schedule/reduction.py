@@ -1,7 +1,8 @@
 """Reductions whose output's last axis is vectorized: pools, sums over leading axes, depthwise convolutions.
 
 for task: for row: for block of columns: accumulators over the lanes of the block, all reduction axes inside, then the
-epilogue on the accumulators. Terms are added in the order of the reduction axes (canonical order, DESIGN 3.8).
+epilogue on the accumulators. Float sums over several axes add up the last axis first, row by row (a named variant of
+the canonical order, DESIGN 3.8).
 """
 
 from __future__ import annotations
@@ -64,6 +65,9 @@ class _Block:
         self.taps = [build.space.loop(f"tap{k}", d) for k, d in enumerate(_reduced(root))]
         self.dtype: DType = root.dtype.compute
         self.sums = L.buffer("sums", self.dtype, (lanes,), L.Space.REGISTER)
+        self.part = L.buffer("part", self.dtype, (lanes,), L.Space.REGISTER)
+        two_level = root.primitive.combine == "add" and self.dtype.is_float and len(self.taps) > 1
+        self.inner = self.part if two_level else self.sums
         self.term = self._term()
         self.results = self._results()
 
@@ -77,7 +81,7 @@ class _Block:
 
     def _term(self) -> L.Expr:
         """The accumulator after one more term."""
-        sums = L.Load(self.sums, (self.lane,))
+        sums = L.Load(self.inner, (self.lane,))
         value = definition(self.build.space, self.root, self.at, tuple(self.taps), self._value)
         value = self.build.space.canonical(value)
         combine = self.root.primitive.combine
@@ -108,19 +112,33 @@ class _Block:
             )
 
         zero = L.const(identity(self.root.primitive.combine, self.dtype), self.dtype)
-        clear = L.For(lane, L.const(self.lanes), L.Store(self.sums, (lane,), zero), L.Kind.VECTORIZED)
-        update = lanes_loop(L.Store(self.sums, (lane,), L.substitute(self.term, place)))
+
+        def clear(b: L.Buffer) -> L.Stmt:
+            return L.For(lane, L.const(self.lanes), L.Store(b, (lane,), zero), L.Kind.VECTORIZED)
+
+        update = lanes_loop(L.Store(self.inner, (lane,), L.substitute(self.term, place)))
         for tap in reversed(self.taps):
             extent = build.space.ranges[tap]
             small = isinstance(extent, int) and extent <= _UNROLL and tap is self.taps[-1]
             kind = L.Kind.UNROLLED if small else L.Kind.SERIAL
             count = L.const(extent) if isinstance(extent, int) and small else build.space.extent(extent)
             update = L.For(tap, count, update, kind)
+            if tap is self.taps[-1] and self.inner is self.part:
+                update = self._added(clear(self.part), update)
         stores = [
             L.Store(build.tensor(n), (L.substitute(a, place),), L.substitute(v, place))
             for n, a, v in self.results
         ]
-        return L.Alloc(self.sums, L.block(clear, update, lanes_loop(L.block(*stores))))
+        return L.Alloc(self.sums, L.block(clear(self.sums), update, lanes_loop(L.block(*stores))))
+
+    def _added(self, clear: L.Stmt, inner: L.Stmt) -> L.Stmt:
+        """The sum over the last axis on its own, then added: rounding grows with the extents, not their product."""
+        at = (self.lane,)
+        total = L.op("add", L.Load(self.sums, at), L.Load(self.part, at))
+        add = L.For(
+            self.lane, L.const(self.lanes), L.Store(self.sums, at, total), L.Kind.VECTORIZED
+        )
+        return L.Alloc(self.part, L.block(clear, inner, add))
 
 
 
