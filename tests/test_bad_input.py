@@ -93,11 +93,11 @@ def short_tensor() -> onnx.ModelProto:
 
 
 def no_utf8() -> bytes:
-    return model().SerializeToString().replace(b"relu", b"r\xfa\xa2u")
+    return bytes(model().SerializeToString().replace(b"relu", b"r\xfa\xa2u"))
 
 
 def no_utf8_output() -> bytes:
-    return model().SerializeToString().replace(b"\x01y", b"\x01\xfa")
+    return bytes(model().SerializeToString().replace(b"\x01y", b"\x01\xfa"))
 
 
 def wrong_types() -> onnx.ModelProto:
