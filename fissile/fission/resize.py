@@ -118,9 +118,10 @@ def _scaled(
 
 
 def _times(extent: DimLike, scale: float, region: tuple[float, float]) -> DimLike:
-    """floor(extent * (end - start) * scale)."""
+    """floor(extent * (end - start) * scale), in float32: exporters mean 7 by 0.7 of 10, which exactly is less."""
     if not isinstance(extent, Dim):
-        return math.floor(extent * (region[1] - region[0]) * scale)
+        part = np.float32(region[1]) - np.float32(region[0])
+        return math.floor(np.float32(extent) * part * np.float32(scale))
     exact = Fraction(scale)
     if exact.denominator > _DYADIC or region != (0.0, 1.0):
         raise Refusal(f"the scale {scale:g} of an extent not known has no exact product")

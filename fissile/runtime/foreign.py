@@ -14,6 +14,8 @@ import numpy.typing as npt
 import onnx
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
+from onnx.reference.ops.op_grid_sample import GridSample as ReferenceGridSample
+from onnx.reference.ops.op_resize import Resize as ReferenceResize
 
 Array = npt.NDArray[Any]
 
@@ -42,7 +44,9 @@ def corrections(version: int) -> list[type[OpRun]]:
     always: list[type[OpRun]] = [Loop, NonMaxSuppression, OneHot, Pad]
     old = [Softmax, LogSoftmax, Hardmax] if version < 13 else []
     oldest = [Scan] if version < 9 else []
-    return [*always, *old, *oldest, *([BatchNormalization] if version < 14 else [])]
+    grids = [GridSample] if version < 20 else []
+    sizes = [Resize] if version > 10 else []
+    return [*always, *old, *oldest, *grids, *sizes, *([BatchNormalization] if version < 14 else [])]
 
 
 class _Corrected(OpRun):  # type: ignore[misc]
@@ -223,6 +227,55 @@ class Pad(_Corrected):
         if mode == "constant":
             return (np.pad(rest, width, constant_values=filling).astype(x.dtype),)
         return (np.pad(rest, width, mode=mode),)
+
+
+class GridSample(ReferenceGridSample):  # type: ignore[misc]
+    """Before opset 20 two of the modes had other names."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, grid: Array, mode: str | None = None, **more: Any) -> tuple[Array]:
+        names = {"bilinear": "linear", "bicubic": "cubic"}
+        chosen = mode or self.mode
+        result: tuple[Array] = super()._run(x, grid, mode=names.get(chosen, chosen), **more)
+        return result
+
+
+class Resize(ReferenceResize):  # type: ignore[misc]
+    """Extents are products in float32, and it is the whole numbers whose corners are aligned."""
+
+    op_domain = ""
+
+    def _run(
+        self,
+        x: Array,
+        roi: Array | None = None,
+        scales: Array | None = None,
+        sizes: Array | None = None,
+        axes: list[int] | None = None,
+        coordinate_transformation_mode: str | None = None,
+        **more: Any,
+    ) -> tuple[Array]:
+        mode = coordinate_transformation_mode
+        if scales is not None and len(scales) and mode != "tf_crop_and_resize":
+            extents = [x.shape[a] for a in (range(x.ndim) if axes is None else axes)]
+            wanted = np.floor(np.array(extents, np.float32) * np.asarray(scales, np.float32))
+            if mode == "align_corners":
+                scales, sizes = None, wanted.astype(np.int64)
+            else:
+                scales = np.array([*map(_reaching, scales.tolist(), extents, wanted.tolist())])
+        result: tuple[Array] = super()._run(
+            x, roi, scales, sizes, axes=axes, coordinate_transformation_mode=mode, **more
+        )
+        return result
+
+
+def _reaching(scale: float, extent: int, wanted: float) -> float:
+    """The scale, or the least above it whose product with the extent is not below `wanted`."""
+    result = scale
+    if result * extent < wanted:
+        result = wanted / extent
+    return result if result * extent >= wanted else float(np.nextafter(result, np.inf))
 
 
 class _OldSoftmax(_Corrected):

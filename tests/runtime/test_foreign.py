@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fissile.runtime.foreign import evaluate
-from tests.fission.oracle import one_operator, reference, same
+from tests.fission.oracle import one_operator, reference, run, same
 
 
 def agree(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> None:
@@ -68,3 +68,32 @@ def test_one_hot() -> None:
         "values": np.array([2.0, 3.0], np.float32),
     }
     agree(one_operator("OneHot", list(feeds.items()), axis=1), feeds)
+
+
+@pytest.mark.parametrize("mode", ["asymmetric", "align_corners", "half_pixel"])
+@pytest.mark.parametrize(("extent", "scale"), [(10, 0.7), (49, 1 / 49), (30, 0.9), (7, 1.25)])
+def test_resize_by_decimals(mode: str, extent: int, scale: float) -> None:
+    """In Python and natively: which of the two runs depends on whether the extent is free."""
+    feeds = {
+        "x": np.arange(extent, dtype=np.float32).reshape(1, 1, 1, extent),
+        "scales": np.array([1, 1, 1, scale], np.float32),
+    }
+    model = one_operator(
+        "Resize",
+        [("x", feeds["x"]), ("roi", None), ("scales", feeds["scales"])],
+        opset=19,
+        constants=["scales"],
+        mode="linear",
+        coordinate_transformation_mode=mode,
+    )
+    (wanted,) = reference(model, {"x": feeds["x"]})
+    assert same(run(model, {"x": feeds["x"]})[0], wanted)
+    assert same(evaluate(model.SerializeToString(), [feeds["x"]])[0], wanted)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
+def test_old_grid_sample(mode: str) -> None:
+    rng = np.random.default_rng(3)
+    feeds = {"x": rng.normal(size=(1, 2, 4, 5)), "grid": rng.uniform(-1.2, 1.2, (1, 3, 2, 2))}
+    feeds = {name: array.astype(np.float32) for name, array in feeds.items()}
+    agree(one_operator("GridSample", list(feeds.items()), opset=16, mode=mode), feeds)
