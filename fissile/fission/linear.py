@@ -65,6 +65,8 @@ def gemm(call: Call, a: Node, b: Node, c: Node | None = None) -> Node:
     right = transpose(b, (1, 0)) if call.attr("transB", 0) else b
     result = matmul(left, right)
     alpha, beta = call.attr("alpha", 1.0), call.attr("beta", 1.0)
+    if not result.dtype.is_float and not (alpha.is_integer() and beta.is_integer()):
+        raise Refusal("integers times a factor that is none have no native definition")
     if alpha != 1:
         result = mul(result, const(alpha, result))
     if c is None or beta == 0:

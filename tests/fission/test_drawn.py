@@ -219,6 +219,14 @@ def test_slice(data: st.DataObject) -> None:
     agree(model, {"x": x}, 0)
 
 
+@pytest.mark.parametrize("factor", ["alpha", "beta"])
+def test_gemm_of_integers_by_a_fraction(factor: str) -> None:
+    parts = [(name, np.full((2, 2), 3, np.int32)) for name in "abc"]
+    model = one_operator("Gemm", parts, **{factor: 0.5})
+    with pytest.raises(UnsupportedError, match="integers times"):
+        fission(read_model(model))
+
+
 @given(st.data())
 @DRAWN
 def test_matmul(data: st.DataObject) -> None:
