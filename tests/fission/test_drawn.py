@@ -219,10 +219,10 @@ def test_slice(data: st.DataObject) -> None:
     agree(model, {"x": x}, 0)
 
 
-@pytest.mark.parametrize("factor", ["alpha", "beta"])
-def test_gemm_of_integers_by_a_fraction(factor: str) -> None:
-    parts = [(name, np.full((2, 2), 3, np.int32)) for name in "abc"]
-    model = one_operator("Gemm", parts, **{factor: 0.5})
+@pytest.mark.parametrize(("alpha", "beta"), [(0.5, 1.0), (1.0, 0.5)])
+def test_gemm_of_integers_by_a_fraction(alpha: float, beta: float) -> None:
+    parts: list[tuple[str, np.ndarray | None]] = [(n, np.full((2, 2), 3, np.int32)) for n in "abc"]
+    model = one_operator("Gemm", parts, alpha=alpha, beta=beta)
     with pytest.raises(UnsupportedError, match="integers times"):
         fission(read_model(model))
 
