@@ -89,8 +89,9 @@ def bench_command(
             artifact, source = Path(folder) / "model.fsl", model
             executable.save(artifact)
         request = bench.Request(
-            artifact, source or model, arrays, rivals, threads, rounds, seconds, seed
-        )
+            artifact=artifact, model=source or model, feeds=arrays, rivals=rivals,
+            threads=threads, rounds=rounds, seconds=seconds, seed=seed,
+        )  # fmt: skip
         found = bench.bench(request, silent if silence else say)
     document = {"machine": machine, **found.as_dict()}
     if file == "-":

@@ -37,18 +37,24 @@ FEWEST_ROUNDS = 5
 OURS, AGAIN = "fissile", "fissile again"
 
 
-@dataclass(frozen=True)
-class Request:
-    """What to time. rounds: samples of each engine; seconds: at most this long per thread count."""
+@dataclass(frozen=True, kw_only=True)
+class Rounds:
+    """How long to time. rounds: samples of each engine; seconds: at most this long per thread count."""
+
+    rounds: int = 40
+    seconds: float = 60.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request(Rounds):
+    """What to time."""
 
     artifact: Path
     model: Path
     feeds: Mapping[str, Array]
     rivals: tuple[str, ...]
     threads: tuple[int, ...] = (1,)
-    rounds: int = 40
-    seconds: float = 60.0
-    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -126,7 +132,7 @@ def bench(request: Request, progress: Callable[[str], None] = lambda text: None)
     for threads in request.threads:
         with ExitStack() as stack:
             crew = _start(request, threads, present, absent, stack, progress)
-            rows, rounds = _take(crew, request, threads, progress)
+            rows, rounds = take(crew, request, threads, progress)
             found = _records(crew, rows, request, threads)
         records += found[0]
         noise[threads] = found[1]
@@ -148,15 +154,18 @@ def bench(request: Request, progress: Callable[[str], None] = lambda text: None)
 
 
 class Child:
-    """An engine in its own process; `ask` sends a request and waits for the answer."""
+    """An engine in its own process; `ask` sends a request and waits for the answer.
 
-    def __init__(self, name: str, engine: str) -> None:
+    folder: where it runs; a checkout of another version of this project runs that version.
+    """
+
+    def __init__(self, name: str, engine: str, folder: Path | None = None) -> None:
         self.name, self.engine = name, engine
         self.loaded: dict[str, Any] = {}
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - lives as long as the child
         self._process = subprocess.Popen(
             [sys.executable, "-m", "fissile.compare.engine"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, cwd=folder,
         )  # fmt: skip
 
     def ask(self, action: str, **arguments: Any) -> dict[str, Any]:
@@ -244,10 +253,10 @@ def _outputs(child: Child, path: Path) -> dict[str, Array]:
         return {name: archive[str(k)] for k, name in enumerate(names)}
 
 
-def _take(
-    crew: Sequence[Child], request: Request, threads: int, progress: Callable[[str], None]
+def take(
+    crew: Sequence[Child], request: Rounds, threads: int, progress: Callable[[str], None]
 ) -> tuple[dict[str, Samples], int]:
-    """Samples of all, interleaved; and how many rounds there was time for."""
+    """Samples of all that are loaded, interleaved; and how many rounds there was time for."""
     order = list(crew)
     draw = random.Random(request.seed)
     rows: dict[str, list[tuple[float, float, float]]] = {child.name: [] for child in crew}
