@@ -100,6 +100,7 @@ class Work:
     compiling: tuple[Compiling, ...] = ()  # per target: modules sent ahead to LLVM
     plan_given: Plan | None = None  # of this graph; the compiler chooses where there is none
     certificate: Mapping[str, Any] = field(default_factory=dict)  # what is proved about the plan
+    report: Mapping[str, Any] = field(default_factory=dict)  # what else is kept in report.json
 
     def known(self, name: str) -> Any:
         """A part that an earlier stage must have made."""
@@ -203,7 +204,7 @@ def pack_artifact(work: Work) -> Work:
     )
     weights = tuple(w for _, w in work.weights)
     models = [(f"foreign/{k}.onnx", m) for k, m in enumerate(foreign_models(work.known("plan")))]
-    contents = Contents(_manifest(work), targets, weights, extra=tuple(models))
+    contents = Contents(_manifest(work), targets, weights, work.report, tuple(models))
     return replace(work, artifact=artifact_bytes(contents))
 
 
