@@ -20,8 +20,9 @@ from pathlib import Path
 
 import platformdirs
 
-from fissile.errors import FileAccess, FissileWarning
+from fissile.errors import ArtifactError, FileAccess, FileMissing, FissileWarning
 from fissile.options import environment
+from fissile.runtime.artifact import check_members, read_artifact
 
 CAP_BYTES = 2 << 30
 STALE_SECONDS = 3600
@@ -99,6 +100,20 @@ def contents() -> Contents:
     folder = directory()
     sizes = [status.st_size for _, status in _artifacts(folder)] if folder else []
     return Contents(folder, len(sizes), sum(sizes))
+
+
+def damaged() -> list[tuple[Path, str]]:
+    """Artifacts that do not match their hashes, weights included, and why; all of them are read."""
+    folder = directory()
+    found = []
+    for path, _ in sorted(_artifacts(folder)) if folder else []:
+        try:
+            check_members(read_artifact(path))
+        except FileMissing:
+            continue  # another process has deleted it since
+        except (ArtifactError, FileAccess) as error:
+            found.append((path, error.reason or error.message))
+    return found
 
 
 def clear() -> Contents:

@@ -334,6 +334,10 @@ def doctor_command(as_json: bool, quiet: bool, verbose: bool) -> int:
     held = cache.contents()
     if held.directory is None:
         problems.append("there is no compile cache (see the warning above, or FISSILE_CACHE)")
+    problems += [
+        f"{path.name} in the compile cache is damaged ({reason}); do: fissile cache clear"
+        for path, reason in cache.damaged()
+    ]
     facts = {
         **versions(),
         "target": isa,

@@ -16,10 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from fissile import cache
 from fissile.compare.difference import Difference, difference
 from fissile.compare.draws import Draw
 from fissile.compare.oracle import Oracle, load_oracle
-from fissile.errors import InvalidFeed
+from fissile.errors import ArtifactError, InvalidFeed
+from fissile.runtime.artifact import Artifact, check_members
 from fissile.runtime.executable import Executable
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -84,7 +86,11 @@ def verify(
     tolerance: float = TOLERANCE,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Report:
-    """Compare at `count` calls that the oracles take; the last one also with large values."""
+    """Compare at `count` calls that the oracles take; the last one also with large values.
+
+    ArtifactError F101 when a member of the artifact, its weights included, does not match its hash.
+    """
+    _check_whole(executable.program.artifact)
     loaded = {name: load_oracle(name, model) for name in oracles}
     rows: list[Row] = []
     refused: list[str] = []
@@ -101,6 +107,18 @@ def verify(
         if wrong and failed is None:
             failed = wrong[0], draw
     return Report(tuple(rows), tuple(refused), failed)
+
+
+def _check_whole(artifact: Artifact) -> None:
+    """Loading does not read the weights; here they are, and damage names the way to get rid of it."""
+    try:
+        check_members(artifact)
+    except ArtifactError as error:
+        if artifact.path is None or artifact.path.parent != cache.directory():
+            raise
+        raise ArtifactError(
+            error.code, error.message, reason=error.reason, remedy="fissile cache clear"
+        ) from error
 
 
 def _with_large(calls: Iterable[Draw], count: int, taken: list[Draw]) -> Iterable[Draw]:

@@ -7,6 +7,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from fissile.runtime.artifact import read_artifact
+
 from .conftest import Command
 
 WRONG_RULE = """
@@ -105,3 +107,40 @@ def test_unknown_oracles_are_refused(fissile: Command, model: Path) -> None:
     done = fissile("verify", model, "--against", "referense")
     assert done.returncode == 1
     assert 'did you mean "reference"?' in done.stderr
+
+
+def _flip(path: Path) -> None:
+    """Change a bit of the last weight."""
+    content = bytearray(path.read_bytes())
+    offset, size = read_artifact(path).spans["weights.safetensors"]
+    content[offset + size - 1] ^= 1
+    path.write_bytes(content)
+
+
+def test_damaged_weights_are_noticed(fissile: Command, model: Path, tmp_path: Path) -> None:
+    assert fissile("compile", model, "-o", "a.fsl").returncode == 0
+    _flip(tmp_path / "a.fsl")
+    done = fissile("verify", "a.fsl", "--model", model, "--against", "reference", "--calls", 1)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "weights.safetensors does not match its hash" in done.stderr
+    assert "copy it again" in done.stderr
+
+
+def test_damaged_weights_in_the_cache_are_noticed(
+    fissile: Command, model: Path, tmp_path: Path
+) -> None:
+    verify = ("verify", model, "--against", "reference", "--calls", 1)
+    assert fissile(*verify).returncode == 0
+    assert fissile("doctor").returncode == 0
+    [path] = (tmp_path / "cache").glob("*.fsl")
+    _flip(path)
+    done = fissile(*verify)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "do: fissile cache clear" in done.stderr
+    done = fissile("doctor", "--json")
+    assert done.returncode == 1
+    [problem] = json.loads(done.stdout)["problems"]
+    assert path.name in problem
+    assert "do: fissile cache clear" in problem
+    assert fissile("cache", "clear").returncode == 0
+    assert fissile(*verify).returncode == 0
