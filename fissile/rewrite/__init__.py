@@ -1,13 +1,28 @@
 """Primitive graph to better primitive graph: `canonicalize`, `substitute`, and the table of rules `RULES`."""
 
-from fissile.rewrite import merge, phase, places, product, winograd
+from fissile.rewrite import (
+    affine,
+    distribute,
+    merge,
+    moment,
+    move,
+    phase,
+    places,
+    product,
+    winograd,
+)
 from fissile.rewrite.canonicalize import canonicalize
 from fissile.rewrite.engine import Miss, Rewritten, misses, refusals
 from fissile.rewrite.estimate import estimate, estimator
 from fissile.rewrite.rule import REGIMES, RULES, Refused, Rule
 from fissile.rewrite.substitute import Budget, Substituted, firings, substitute
 
-SUBSTITUTIONS = tuple(module.__name__ for module in (merge, places, product, phase, winograd))
+SUBSTITUTIONS = tuple(
+    module.__name__
+    for module in (
+        merge, places, product, phase, winograd, affine, distribute, moment, move
+    )
+)  # fmt: skip
 
 __all__ = [
     "REGIMES",

@@ -22,6 +22,7 @@ from fissile.ir.primitive import (
     RESHAPE,
     SLICE,
     TRANSPOSE,
+    WINDOW,
     constant_value,
 )
 from fissile.rewrite.rule import Refused
@@ -109,9 +110,20 @@ def _padded(node: Node) -> Map | None:
 
 def _summed(node: Node) -> Map | None:
     x, axes = node.inputs[0], node.attr("axes")
-    if x.type.rank - 1 in axes or x.name == "window":
+    if x.name == "window":
+        return _pooled(x, axes)
+    if x.type.rank - 1 in axes:
         return None
     return Map(x, lambda z: make(REDUCE_SUM, z, axes=axes), False)
+
+
+def _pooled(windows: Node, axes: tuple[int, ...]) -> Map | None:
+    """Sums over whole windows along places (average pooling)."""
+    x, attrs = windows.inputs[0], dict(windows.attrs)
+    channels, rank = x.type.rank - 1, windows.type.rank
+    if axes != tuple(range(channels + 1, rank)) or channels in windows.attr("axes"):
+        return None
+    return Map(x, lambda z: make(REDUCE_SUM, make(WINDOW, z, **attrs), axes=axes), False)
 
 
 def _interpolated(node: Node) -> Map | None:

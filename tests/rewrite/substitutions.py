@@ -77,7 +77,9 @@ def enlarged(draw: Draw, x: Node) -> Node:
 def shrunk(draw: Draw, x: Node) -> Node:
     n, h, w, c = x.shape
     attrs = {"starts": (0, 1, 0, 0), "steps": (1, 1, 1, 1), "shape": (n, 2, w, c)}
-    ways = (P("slice", x, **attrs), P("reduce_sum", x, axes=(1,)), interpolated(x, 2, 1))
+    window = {"axes": (1, 2), "sizes": (2, 1), "strides": (2, 1), "dilations": (1, 1)}
+    pooled = P("reduce_sum", P("window", x, **window), axes=(4, 5))
+    ways = (P("slice", x, **attrs), P("reduce_sum", x, axes=(1,)), interpolated(x, 2, 1), pooled)
     chosen: Node = draw(st.sampled_from(ways))
     return chosen
 
@@ -232,6 +234,200 @@ def convolve_phases(draw: Draw) -> tuple[Node, ...]:
             x = P("gather", x, constant(np.pad(np.arange(n), 1, mode=border)), axis=axis)
     attrs = {"strides": (1, 1), "dilations": (1, 1), "groups": 1}
     return (P("conv", x, weights(3, draw(st.sampled_from((3, 5))), 4, 5), **attrs),)
+
+
+def per_channel(x: Node, seed: int = 3) -> Node:
+    return spread(weights(number(x.shape[-1]), seed=seed), x.shape)
+
+
+def _linear(draw: Draw, x: Node, groups: int = 1) -> Node:
+    """A convolution or a product of an image, behind a map along places or none."""
+    channels = number(x.shape[-1])
+    if groups == 1 and draw(st.booleans()):
+        return P("matmul", flat(x), weights(channels, 4))
+    attrs = {"strides": (1, draw(st.sampled_from((1, 2)))), "dilations": (1, 1), "groups": groups}
+    return P("conv", x, weights(2, 2, channels // groups, 6), **attrs)
+
+
+@instance
+def absorb_scale(draw: Draw) -> tuple[Node, ...]:
+    x = image(draw, 6)
+    x = P(draw(st.sampled_from(("mul", "div"))), x, per_channel(x))
+    if draw(st.booleans()):
+        x = zero_border(x, (0, 1, 0, 0), (0, 1, 2, 0))
+    elif draw(st.booleans()):
+        x = interpolated(x, 1, 5)
+    return (_linear(draw, x, draw(st.sampled_from((1, 2, 3)))),)
+
+
+@instance
+def absorb_shift(draw: Draw) -> tuple[Node, ...]:
+    x = image(draw, 6)
+    x = P("add", x, per_channel(x))
+    if draw(st.booleans()):
+        x = interpolated(x, 1, 5)
+    return (_linear(draw, x, draw(st.sampled_from((1, 2, 3)))),)
+
+
+@instance
+def scale_after_columns(draw: Draw) -> tuple[Node, ...]:
+    w = source([2, 7, 5], "w")
+    factor = spread(source(draw(st.sampled_from(([2, 1, 5], [5], [1]))), "s"), w.shape)
+    scaled = P(draw(st.sampled_from(("mul", "div"))), w, factor)
+    return (P("matmul", source([2, draw(st.sampled_from((1, 3))), 7]), scaled),)
+
+
+@instance
+def scale_before_columns(draw: Draw) -> tuple[Node, ...]:
+    x = P("matmul", source([2, 9, 3]), source([2, 3, 5], "w"))
+    factor = spread(source(draw(st.sampled_from(([2, 1, 5], [5], [1]))), "s"), x.shape)
+    return (P(draw(st.sampled_from(("mul", "div"))), x, factor),)
+
+
+@instance
+def merge_scales(draw: Draw) -> tuple[Node, ...]:
+    x = image(draw, 3)
+    inner = P("mul", x, spread(scalar(draw(st.sampled_from((0.3, -2))), FLOAT32), x.shape))
+    return (P("mul", inner, spread(scalar(7, FLOAT32), x.shape)),)
+
+
+@instance
+def sum_before_product(draw: Draw) -> tuple[Node, ...]:
+    m = draw(st.sampled_from((5, symbol("d5", 1), 1)))
+    product = P("matmul", source([2, m, 3]), source([2, 3, 7], "b"))
+    return (P("reduce_sum", product, axes=draw(st.sampled_from(((1,), (2,))))),)
+
+
+@instance
+def extreme_first(draw: Draw) -> tuple[Node, ...]:
+    x = source([2, 5, 7])
+    axes = draw(st.sampled_from(((1,), (0, 1), (1, 2))))
+    uniform = spread(scalar(draw(st.sampled_from((0.25, 0.5))), FLOAT32), x.shape)
+    name = draw(st.sampled_from(("max", "min", "mul", "sub", "add", "exp", "tanh", "sigmoid")))
+    if name in ("exp", "tanh", "sigmoid"):
+        inner = P(name, x)
+    elif name in ("add", "max") and 2 not in axes:
+        inner = P(name, x, per_channel(x))
+    else:
+        inner = P(name, x, uniform)
+    return (P(draw(st.sampled_from(("reduce_max", "reduce_min"))), inner, axes=axes),)
+
+
+@instance
+def one_pass_variance(draw: Draw) -> tuple[Node, ...]:
+    x = source(draw(st.sampled_from(([3, 7, 5], [2, 40, 60], [3, 1, 5]))))
+    axes = draw(st.sampled_from(((2,), (1, 2))))
+    return (P("reduce_sum", squares(x, axes), axes=axes),)
+
+
+def squares(x: Node, axes: tuple[int, ...]) -> Node:
+    """(x - mean of x along axes)^2."""
+    kept = tuple(1 if a in axes else d for a, d in enumerate(x.shape))
+    count = np.prod([number(x.shape[a]) for a in axes])
+    total = P("reduce_sum", x, axes=axes)
+    mean = P("mul", total, spread(scalar(float(1 / count), FLOAT32), total.shape))
+    shifted = P("sub", x, spread(P("reshape", mean, shape=kept), x.shape))
+    return P("mul", shifted, shifted)
+
+
+def _terms(draw: Draw, xs: list[Node], ws: list[Node]) -> tuple[Node, ...]:
+    if ws[0].type.rank == 2:
+        return (P("add", *(P("matmul", flat(x), w) for x, w in zip(xs, ws, strict=True))),)
+    attrs = {"strides": (2, 1), "dilations": (1, 1), "groups": 1}
+    return (P("add", *(P("conv", x, w, **attrs) for x, w in zip(xs, ws, strict=True))),)
+
+
+def _taps(draw: Draw) -> tuple[int, ...]:
+    taps: tuple[int, ...] = draw(st.sampled_from(((), (2, 1))))
+    return taps
+
+
+@instance
+def add_weights(draw: Draw) -> tuple[Node, ...]:
+    x, taps = image(draw, 3), _taps(draw)
+    return _terms(draw, [x, x], [weights(*taps, 3, 5, seed=k) for k in range(2)])
+
+
+@instance
+def add_operands(draw: Draw) -> tuple[Node, ...]:
+    x, taps = image(draw, 3), _taps(draw)
+    y, w = source(x.shape, "y"), weights(*taps, 3, 5)
+    return _terms(draw, [x, y], [w, w])
+
+
+@instance
+def join_channels(draw: Draw) -> tuple[Node, ...]:
+    x, taps = image(draw, 3), _taps(draw)
+    y = source([*x.shape[:-1], 4], "y")
+    return _terms(draw, [x, y], [weights(*taps, c, 5) for c in (3, 4)])
+
+
+@instance
+def split_convolution(draw: Draw) -> tuple[Node, ...]:
+    x = image(draw, 3)
+    others = [source([*x.shape[:-1], c], f"y{c}") for c in (2, 5)]
+    joined = P("concat", x, *others, axis=3)
+    if draw(st.booleans()):
+        joined = zero_border(joined, (0, 1, 0, 0), (0, 0, 1, 0))
+    attrs = {"strides": (1, 2), "dilations": (1, 1), "groups": 1}
+    return (P("conv", joined, weights(2, 2, 10, 4), **attrs),)
+
+
+def _functions(draw: Draw, x: Node, along: int | None) -> Node:
+    """An elementwise primitive of x, and of nothing that varies along an axis (anywhere, for None)."""
+    small = [1] * x.type.rank if along is None else [
+        1 if a == along else number(d) for a, d in enumerate(x.shape)
+    ]  # fmt: skip
+    other = spread(weights(*small, seed=5), x.shape)
+    name = draw(st.sampled_from(("exp", "add", "max", "sub", "div")))
+    return P(name, x) if name == "exp" else P(name, *draw(st.permutations([x, other])))
+
+
+@instance
+def function_before_pad(draw: Draw) -> tuple[Node, ...]:
+    x = zero_border(source([3, 5]), (1, 0), (0, 2), draw(st.sampled_from((0, -np.inf, 2))))
+    return (_functions(draw, x, None),)
+
+
+@instance
+def function_before_gather(draw: Draw) -> tuple[Node, ...]:
+    axis = draw(st.integers(0, 1))
+    x = P("gather", source([3, 5]), constant(np.array([2, 1, 0, 1])), axis=axis)
+    return (_functions(draw, x, axis),)
+
+
+@instance
+def function_before_concat(draw: Draw) -> tuple[Node, ...]:
+    axis = draw(st.integers(0, 1))
+    shapes = ([3, 5], [4, 5]) if axis == 0 else ([3, 5], [3, 2])
+    pieces = [source(s, f"x{k}") for k, s in enumerate(shapes)]
+    return (_functions(draw, P("concat", *pieces, axis=axis), draw(st.integers(0, 1))),)
+
+
+@instance
+def function_after_concat(draw: Draw) -> tuple[Node, ...]:
+    axis, along = draw(st.integers(0, 1)), draw(st.integers(0, 1))
+    name = draw(st.sampled_from(("exp", "add", "max")))
+    pieces = []
+    for k, n in enumerate((4, 1, 2)):
+        x = source([n, 5] if axis == 0 else [3, n], f"x{k}")
+        small = [1 if a == along else number(d) for a, d in enumerate(x.shape)]
+        pieces.append(P(name, x, *(spread(weights(*small), x.shape),) * (name != "exp")))
+    return (P("concat", *pieces, axis=axis),)
+
+
+@instance
+def function_after_slice(draw: Draw) -> tuple[Node, ...]:
+    x, y = source([4, 7]), source([4, 7], "y")
+    inner = P("add", x, y) if draw(st.booleans()) else P("exp", x)
+    return (P("slice", inner, starts=(1, 6), steps=(1, -2), shape=(2, 3)),)
+
+
+@instance
+def function_after_gather(draw: Draw) -> tuple[Node, ...]:
+    axis = draw(st.integers(0, 1))
+    inner = _functions(draw, source([4, 7]), draw(st.integers(0, 1)))
+    return (P("gather", inner, constant(np.array([3, -1, 0])), axis=axis),)
 
 
 def _three_by_three(draw: Draw) -> tuple[Node, ...]:
