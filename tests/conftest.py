@@ -1,8 +1,10 @@
-"""The options that say how much the tests that could take long do."""
+"""The options that say how much the tests that could take long do, and what tests say at the end."""
 
 from __future__ import annotations
 
 import pytest
+
+SUMMARY = pytest.StashKey[list[str]]()  # lines for the summary of the run
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -13,5 +15,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--fuzz-seed", type=int, default=1, help="the first seed: the one a failure printed"
     )
     parser.addoption(
-        "--backend-every", type=int, default=32, help="which node cases are compiled: every n-th"
+        "--backend-every", type=int, default=1, help="which node cases are compiled: every n-th"
     )
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    lines = config.stash.get(SUMMARY, [])
+    if lines:
+        terminalreporter.section("coverage of ONNX")
+    for line in lines:
+        terminalreporter.line(line)
