@@ -88,6 +88,7 @@ _LOG_ERFC32 = (
 )  # fmt: skip
 
 _LOG2E = math.log2(math.e)
+_LEAST_EXPONENT = {FLOAT32: -104.0, FLOAT64: -746.0}  # below it exp is 0
 _LN2 = {  # two parts; the first of float64 has 42 bits, so that a multiple of it is exact
     FLOAT32: (float.fromhex("0x1.62e43p-1"), float.fromhex("-0x1.05c61p-29")),
     FLOAT64: (float.fromhex("0x1.62e42fefa38p-1"), float.fromhex("0x1.ef35793c7673p-45")),
@@ -218,19 +219,23 @@ def _exp(x: Expr) -> Expr:
     return _scale(_exp_reduced(r), n)
 
 
-def _exp_negative(x: Expr) -> Expr:
-    """exp of x <= 0: no overflow, so one step of scaling is enough, 2^64 too high."""
+def _exp_scaled(x: Expr, bias: float) -> Expr:
+    """exp(x) 2^bias in one step of scaling, where that is a normal number."""
     kind, width, _ = _BITS[x.dtype]
     high, low = _LN2[x.dtype]
-    magic = _magic(x.dtype) + 64.0
-    x = op("max", x, _like(x, -104.0 if x.dtype is FLOAT32 else -746.0))
+    magic = _magic(x.dtype) + bias
     t = _fma(x, _LOG2E, magic)
     n = _sub(t, magic)
     r = _fma(n, -low, _fma(n, -high, x))
-    p = _exp_reduced(r)
     steps = op("shift_left", bitcast(t), const(width, kind))
     power = bitcast(op("add", steps, const(_pattern(1.0, x.dtype), kind)))
-    return _mul(_mul(p, power), 2.0**-64)
+    return _mul(_exp_reduced(r), power)
+
+
+def _exp_negative(x: Expr) -> Expr:
+    """exp of x <= 0."""
+    x = op("max", x, _like(x, _LEAST_EXPONENT[x.dtype]))
+    return _mul(_exp_scaled(x, 64.0), 2.0**-64)
 
 
 def _expm1_positive_scale(x: Expr) -> Expr:
@@ -246,9 +251,10 @@ def _expm1(x: Expr) -> Expr:
 
 
 def _sigmoid(x: Expr) -> Expr:
-    e = _exp_negative(op("neg", op("abs", x)))
-    one = _like(x, 1.0)
-    return _div(_where(op("ge", x, _like(x, 0.0)), one, e), _add(e, 1.0))
+    """2^-64 / (2^-64 + exp(-x) 2^-64): neither side overflows, and beyond x = 40 the sum is 2^-64."""
+    y = _clamp(op("neg", x), -40.0, -_LEAST_EXPONENT[x.dtype])
+    scale = _like(x, 2.0**-64)
+    return _div(scale, _add(_exp_scaled(y, -64.0), scale))
 
 
 def _tanh(x: Expr) -> Expr:
