@@ -23,6 +23,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("frontend",),
     ("fission",),
     ("rewrite",),
+    ("optimize",),
     ("orchestrate",),
     ("microkernel",),
     ("schedule",),
@@ -57,7 +58,9 @@ ONLY: dict[str, tuple[str, ...]] = {
 
 # Rooms that may import a third-party package. numpy is everybody's.
 THIRD_PARTY: dict[str, tuple[str, ...]] = {
-    "onnx": ("frontend", "fission", "runtime/foreign", "demo", "pipeline", "compiler", "compare"),
+    "onnx": (
+        "frontend", "fission", "optimize", "runtime/foreign", "demo", "pipeline", "compiler", "compare",
+    ),
     "google": ("frontend",),
     "llvmlite": ("codegen",),
     "highspy": ("orchestrate",),

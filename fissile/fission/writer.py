@@ -7,7 +7,7 @@ every extent is an int64 tensor of shape [1], so that a shape is a Concat of the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,14 +38,18 @@ def tensor_of(array: np.ndarray, of: DType, name: str) -> onnx.TensorProto:
 
 
 class Writer:
-    """Nodes and initializers so far; `names[node]` is the tensor that holds a primitive's value."""
+    """Nodes and initializers so far; `names[node]` is the tensor that holds a primitive's value.
 
-    def __init__(self, graph: Graph) -> None:
+    taken: names that no new tensor may have, beside those of inputs and outputs.
+    """
+
+    def __init__(self, graph: Graph, taken: Iterable[str] = ()) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
         self.opsets: dict[str, int] = {}
         self.names: dict[Node, str] = {}
         self._taken = {n.attr("name") for n in graph.inputs} | {name for name, _ in graph.outputs}
+        self._taken.update(taken)
         self._count = 0
         self._known: dict[object, str] = {}
         self._places = _places(graph)

@@ -185,7 +185,8 @@ def _sweep(
     )
     for node, target in (new or {}).items():
         _inherit(state, target, state.origins.get(node, ()))
-    givers = [node for node in graph.late.values() if node in set(nodes)] if graph.late else []
+    live = set(nodes) if graph.late else set()
+    givers = [node for node in graph.late.values() if node in live]
     for node in (*givers, *(node for _, node in graph.outputs)):
         _normalize(node, state)
     outputs = tuple((name, state.normal[node]) for name, node in graph.outputs)

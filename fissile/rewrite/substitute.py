@@ -42,11 +42,15 @@ class Firing:
 
 @dataclass(frozen=True)
 class Substituted:
-    """A graph, what it costs, and how it came about."""
+    """A graph, what it costs, and how it came about.
+
+    exchanges: for every improvement the nodes it replaced, in the graph before it; `Renewal.exchanged` repeats them.
+    """
 
     graph: Graph
     cost: float
     log: tuple[Firing, ...]
+    exchanges: tuple[Mapping[Node, Node], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -175,10 +179,12 @@ def _from(
         better = _best_of(search, start, first, patience)
         if better is None:
             return None
-        graph = search.renewal.exchanged(base.graph, window.replaced(better.graph))
+        exchange = window.replaced(better.graph)
+        graph = search.renewal.exchanged(base.graph, exchange)
         cost = search.cost(graph)
         if cost < base.cost * (1 - _GAIN_ALL):
-            return Substituted(graph, cost, (*base.log, *better.log))
+            log, exchanges = (*base.log, *better.log), (*base.exchanges, exchange)
+            return Substituted(graph, cost, log, exchanges)
     return None
 
 
