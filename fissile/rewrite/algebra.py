@@ -1,7 +1,8 @@
 """Algebra of scalar operators: neutral elements, involutions, cheaper equals.
 
 In: elementwise primitives with constant or repeated operands. Out: fewer or cheaper ones. Invariant: equal for every
-input, NaN, infinities and the sign of zero included; only `power_to_mul` may differ, in the last bit.
+input, NaN, infinities and the sign of zero included; only `power_to_mul` and `tanh_of_softplus` may differ, in the
+last bits.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fissile.ir.dtype import BFLOAT16, BOOL
+from fissile.ir.dtype import BFLOAT16, BOOL, FLOAT32, FLOAT64
 from fissile.ir.graph import Node, make
 from fissile.ir.primitive import IOTA, PRIMITIVES, scalar
 from fissile.rewrite.rule import Outcome, Refused, rule
@@ -99,6 +100,37 @@ def power_to_mul(node: Node) -> Outcome:
         return make(PRIMITIVES["div"], broadcast(scalar(1, x.dtype), x.shape), x)
     square = make(PRIMITIVES["mul"], x, x)
     return square if c == 2 else make(PRIMITIVES["mul"], square, x)
+
+
+def _softplus_operand(node: Node) -> Node | None:
+    """x where the node is log(1 + exp(x)), also in the form max(x, 0) + log1p(exp(-|x|))."""
+    for a, b in (node.inputs, node.inputs[::-1]) if node.name == "add" else ():
+        x, zero = a.inputs if a.name == "max" else (None, None)
+        if x is not None and zero is not None and number(zero) == 0 and b.name == "log1p":
+            minus = b.inputs[0].inputs[0] if b.inputs[0].name == "exp" else b
+            is_size = minus.name == "neg" and minus.inputs[0].name == "abs"
+            return x if is_size and minus.inputs[0].inputs[0] is x else None
+    inner = node.inputs[0] if node.name in ("log", "log1p") else None
+    if inner is not None and node.name == "log":
+        inner = inner.inputs[0] if inner.name == "add" and number(inner.inputs[1]) == 1 else None
+    return inner.inputs[0] if inner is not None and inner.name == "exp" else None
+
+
+@rule("tanh(log(1 + exp(x))) -> (w w + 2 w) / (w w + 2 w + 2), w = exp(min(x, 20))", "tanh")
+def tanh_of_softplus(node: Node) -> Outcome:
+    """The factor of Mish with one exponential; beyond 20 it is 1, below it nothing cancels."""
+    x = _softplus_operand(node.inputs[0])
+    if x is None:
+        return Refused("the operand is no softplus")
+    if x.dtype not in (FLOAT32, FLOAT64):
+        return Refused(f"exp(20) squared is too large for {x.dtype}")
+
+    def like(value: float) -> Node:
+        return broadcast(scalar(value, x.dtype), x.shape)
+
+    w = make(PRIMITIVES["exp"], make(PRIMITIVES["min"], x, like(20)))
+    t = make(PRIMITIVES["mul"], w, make(PRIMITIVES["add"], w, like(2)))
+    return make(PRIMITIVES["div"], t, make(PRIMITIVES["add"], t, like(2)))
 
 
 @rule("x - c -> x + (-c)", "sub")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fissile.ir.dim import DimLike, symbol, symbols
 from fissile.ir.dim import evaluate as evaluate_dim
-from fissile.ir.dtype import BFLOAT16, BOOL, FLOAT32, INT8, INT32, INT64, DType, dtype
+from fissile.ir.dtype import BFLOAT16, BOOL, FLOAT32, FLOAT64, INT8, INT32, INT64, DType, dtype
 from fissile.ir.graph import Graph, Node, data, evaluate, make, toposort
 from fissile.ir.primitive import PRIMITIVES, cast, constant, scalar
 from fissile.rewrite.shape import moves_only_units
@@ -339,6 +339,16 @@ def power_to_mul(draw: Draw) -> Node:
     return P(
         "pow", x, _beside(x, draw(st.sampled_from((2, 3, -1) if x.dtype.is_float else (2, 3))))
     )
+
+
+@instance
+def tanh_of_softplus(draw: Draw) -> Node:
+    x = source(extents(draw, 2), of=draw(st.sampled_from((FLOAT32, FLOAT64))))
+    e = P("exp", x)
+    tail = P("log1p", P("exp", P("neg", P("abs", x))))
+    safe = P("add", P("max", x, _beside(x, 0)), tail)
+    plain = P("log", P("add", e, _beside(e, 1)))
+    return P("tanh", one(draw, safe, P("log1p", e), plain))
 
 
 @instance

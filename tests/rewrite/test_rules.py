@@ -28,7 +28,7 @@ from tests.rewrite.corpus import (
     zero_border,
 )
 
-SUMMED = ("sink_transpose_reduce", "sink_split_reduce", "power_to_mul")
+SUMMED = ("sink_transpose_reduce", "sink_split_reduce", "power_to_mul", "tanh_of_softplus")
 QUICK = settings(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.filter_too_much]
 )
@@ -182,6 +182,7 @@ REFUSALS: list[tuple[str, str, Callable[[], Node]]] = [
     ("div_to_mul", "power of two", lambda: P("div", X, _const(3, X))),
     ("div_to_mul", "normal reciprocal", lambda: P("div", X, _const(2.0**127, X))),
     ("power_to_mul", "exponent", lambda: P("pow", X, _const(0.5, X))),
+    ("tanh_of_softplus", "no softplus", lambda: P("tanh", P("log", P("exp", X)))),
     ("sub_to_add", "no constant", lambda: P("sub", X, Y)),
     ("drop_double", "no neg", lambda: P("neg", P("abs", X))),
     ("drop_repeated", "differ", lambda: P("max", X, Y)),
