@@ -18,14 +18,30 @@ from fissile.ir.graph import Graph, Guard, Node, constraints, make, users
 from fissile.rewrite.rule import Refused, Rule
 
 STEPS_PER_NODE = 500  # far above what any terminating set of rules needs
+EXAMPLES = 12  # firings of one rule that are kept as text
+
+
+@dataclass(frozen=True)
+class Firing:
+    """One application of a rule: where (the ONNX nodes it serves), and the replaced nodes as text.
+
+    saved: predicted seconds that the improvement saves which ends with this firing; 0 where nothing was predicted.
+    """
+
+    rule: str
+    where: str
+    before: str
+    after: str
+    saved: float = 0.0
 
 
 @dataclass(frozen=True)
 class Rewritten:
-    """A rewritten graph, and how often each rule fired (rules that did not are absent)."""
+    """A rewritten graph, how often each rule fired (rules that did not are absent), and the first firings of each."""
 
     graph: Graph
     fired: Mapping[str, int]
+    log: tuple[Firing, ...] = ()
 
 
 @dataclass
@@ -34,6 +50,7 @@ class _Pass:
 
     readers: None when rules may not ask, else how many read each node. known: what rules make of nodes whose inputs
     are in normal form, shared by sweeps with the same rules (without readers that depends on the node alone).
+    log: where firings are told, the first EXAMPLES of each rule; None where nobody asks.
     """
 
     rules: dict[str, list[Rule]]
@@ -44,6 +61,7 @@ class _Pass:
     origins: dict[Node, tuple[str, ...]] = field(default_factory=dict)
     fired: Counter[str] = field(default_factory=Counter)
     known: dict[Node, Node] = field(default_factory=dict)
+    log: list[Firing] | None = None
 
 
 def rewrite(graph: Graph, rules: Sequence[Rule]) -> Rewritten:
@@ -61,17 +79,35 @@ def rewrite(graph: Graph, rules: Sequence[Rule]) -> Rewritten:
     free = _by_root(r for r in rules if not r.private)
     private = _by_root(r for r in rules if r.private)
     fired: Counter[str] = Counter()
-    graph, counts = _sweep(graph, free, exact=False)
+    log: list[Firing] = []
+    graph, counts = _sweep(graph, free, exact=False, log=log)
     fired.update(counts)
     while private:
-        graph, counts = _sweep(graph, private, exact=True)
+        graph, counts = _sweep(graph, private, exact=True, log=log)
         fired.update(counts)
         if not counts:
             break
-        graph, counts = _sweep(graph, free, exact=False)
+        graph, counts = _sweep(graph, free, exact=False, log=log)
         fired.update(counts)
     guards = graph.guards + _lost_guards(before, graph)
-    return Rewritten(replace(graph, guards=guards), dict(fired))
+    return Rewritten(replace(graph, guards=guards), dict(fired), _first_of_each(log))
+
+
+def _first_of_each(log: Iterable[Firing]) -> tuple[Firing, ...]:
+    seen: Counter[str] = Counter()
+    kept: list[Firing] = []
+    for firing in log:
+        seen[firing.rule] += 1
+        if seen[firing.rule] <= EXAMPLES:
+            kept.append(firing)
+    return tuple(kept)
+
+
+def text_of(node: Node, depth: int = 3) -> str:
+    """A node as a nested expression, types at its leaves."""
+    if depth == 0 or not node.inputs:
+        return str(node.type) if node.name != "input" else str(node.attr("name"))
+    return f"{node.name}({', '.join(text_of(i, depth - 1) for i in node.inputs)})"
 
 
 def _lost_guards(before: list[tuple[Node, DimLike, DimLike]], graph: Graph) -> tuple[Guard, ...]:
@@ -173,6 +209,7 @@ def _sweep(
     exact: bool,
     new: Mapping[Node, Node] | None = None,
     known: dict[Node, Node] | None = None,
+    log: list[Firing] | None = None,
 ) -> tuple[Graph, Counter[str]]:
     nodes = graph.nodes()
     state = _Pass(
@@ -182,6 +219,7 @@ def _sweep(
         origins=dict(graph.origins),
         forward=dict(new or {}),
         known={} if known is None else known,
+        log=log,
     )
     for node, target in (new or {}).items():
         _inherit(state, target, state.origins.get(node, ()))
@@ -248,6 +286,9 @@ def _outcome(new: Node, state: _Pass) -> Node:
             state.fired[rule.name] += 1
             if outcome.dtype is not new.dtype or outcome.type.rank != new.type.rank:
                 raise CompileError("F302", f"rule {rule.name} changed {new} to {outcome}")
+            if state.log is not None and state.fired[rule.name] <= EXAMPLES:
+                where = ", ".join(state.origins.get(new, ()))
+                state.log.append(Firing(rule.name, where, text_of(new), text_of(outcome)))
             return outcome
     return new
 

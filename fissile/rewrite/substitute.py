@@ -12,13 +12,14 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TypeAlias
 
 from fissile.ir.dtype import FLOAT32, FLOAT64
 from fissile.ir.graph import Graph, Node
-from fissile.rewrite.engine import Renewal, readers_of
+from fissile.rewrite.engine import Firing as Firing
+from fissile.rewrite.engine import Renewal, readers_of, text_of
 from fissile.rewrite.rule import Outcome, Refused, Rule, enabled
 from fissile.rewrite.window import Surroundings, Window
 
@@ -28,16 +29,6 @@ _NEAR = 8  # a rule looks at nodes up to this many readers away from what the la
 _DEPTH = 4  # places that look alike down to this depth are taken for the same
 _GAIN = 1e-3  # relative, of a window: what is less is no improvement
 _GAIN_ALL = 1e-5  # the same of a whole graph
-
-
-@dataclass(frozen=True)
-class Firing:
-    """One application of a rule: where (the ONNX nodes it serves), and the replaced nodes as text."""
-
-    rule: str
-    where: str
-    before: str
-    after: str
 
 
 @dataclass(frozen=True)
@@ -183,8 +174,9 @@ def _from(
         graph = search.renewal.exchanged(base.graph, exchange)
         cost = search.cost(graph)
         if cost < base.cost * (1 - _GAIN_ALL):
-            log, exchanges = (*base.log, *better.log), (*base.exchanges, exchange)
-            return Substituted(graph, cost, log, exchanges)
+            *first_ones, last = better.log
+            log = (*base.log, *first_ones, replace(last, saved=base.cost - cost))
+            return Substituted(graph, cost, log, (*base.exchanges, exchange))
     return None
 
 
@@ -245,15 +237,8 @@ def _fired(search: _Search, state: Substituted, site: Site, largest: float) -> S
 
 def _told(graph: Graph, site: Site) -> Firing:
     names = dict.fromkeys(n for node in site.nodes for n in graph.origins.get(node, ()))
-    before, after = (", ".join(_text(n) for n in nodes) for nodes in (site.nodes, site.new))
+    before, after = (", ".join(text_of(n) for n in nodes) for nodes in (site.nodes, site.new))
     return Firing(site.rule.name, ", ".join(names), before, after)
-
-
-def _text(node: Node, depth: int = 3) -> str:
-    """A node as a nested expression, types at its leaves."""
-    if depth == 0 or not node.inputs:
-        return str(node.type) if node.name != "input" else str(node.attr("name"))
-    return f"{node.name}({', '.join(_text(i, depth - 1) for i in node.inputs)})"
 
 
 def _identity(graph: Graph) -> Hashable:
