@@ -35,13 +35,15 @@ _GAIN_ALL = 1e-5  # the same of a whole graph
 class Substituted:
     """A graph, what it costs, and how it came about.
 
-    exchanges: for every improvement the nodes it replaced, in the graph before it; `Renewal.exchanged` repeats them.
+    exchanges: the nodes that every firing replaced, in a window. windows: of a whole graph, each improvement's window
+    and the exchanges in it; `Renewal.exchanged` repeats them.
     """
 
     graph: Graph
     cost: float
     log: tuple[Firing, ...]
     exchanges: tuple[Mapping[Node, Node], ...] = ()
+    windows: tuple[tuple[Window, tuple[Mapping[Node, Node], ...]], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -170,13 +172,13 @@ def _from(
         better = _best_of(search, start, first, patience)
         if better is None:
             return None
-        exchange = window.replaced(better.graph)
-        graph = search.renewal.exchanged(base.graph, exchange)
+        graph = search.renewal.exchanged(base.graph, window.replaced(better.graph))
         cost = search.cost(graph)
         if cost < base.cost * (1 - _GAIN_ALL):
             *first_ones, last = better.log
             log = (*base.log, *first_ones, replace(last, saved=base.cost - cost))
-            return Substituted(graph, cost, log, (*base.exchanges, exchange))
+            windows = (*base.windows, (window, better.exchanges))
+            return Substituted(graph, cost, log, windows=windows)
     return None
 
 
@@ -232,7 +234,8 @@ def _fired(search: _Search, state: Substituted, site: Site, largest: float) -> S
     if len(graph.nodes()) > largest:
         return None
     firing = _told(state.graph, site)
-    return Substituted(graph, search.cost(graph), (*state.log, firing))
+    log, exchanges = (*state.log, firing), (*state.exchanges, new)
+    return Substituted(graph, search.cost(graph), log, exchanges)
 
 
 def _told(graph: Graph, site: Site) -> Firing:

@@ -26,14 +26,19 @@ class Window:
     inside: Mapping[Node, Node]
     outer: Mapping[Node, Node]
 
-    def replaced(self, better: Graph) -> dict[Node, Node]:
-        """For each output of the window in the whole graph, what `better` makes of it there."""
+    def rebuilt(self, better: Graph) -> dict[Node, Node]:
+        """What the nodes of `better` are in the whole graph."""
         made = dict(self.outer)
         for node in better.nodes():
             if node not in made:
                 inputs = tuple(made[i] for i in node.inputs)
                 is_same = inputs == node.inputs
                 made[node] = node if is_same else make(node.primitive, *inputs, **dict(node.attrs))
+        return made
+
+    def replaced(self, better: Graph) -> dict[Node, Node]:
+        """For each output of the window in the whole graph, what `better` makes of it there."""
+        made = self.rebuilt(better)
         back = {inner: whole for whole, inner in self.inside.items()}
         pairs = zip(self.graph.outputs, better.outputs, strict=True)
         return {back[old]: made[new] for (_, old), (_, new) in pairs if back[old] is not made[new]}
