@@ -32,8 +32,10 @@ from fissile.compare.table import machine_line
 from fissile.runtime.machine import facts
 
 EXTENTS = {"batch": 1, "seq": 128, "h4": 56, "w4": 56, "h32": 7, "w32": 7}
-SMALL_HEADS = {"yolov4": 255}  # output channels whose logits go through exp: small, so that no box overflows
-TIMEOUT = 900
+SMALL_HEADS = {
+    "yolov4": 255
+}  # output channels whose logits go through exp: small, so that no box overflows
+TIMEOUT = 4000
 
 
 @dataclass
@@ -107,6 +109,7 @@ def examine(path: Path, args: argparse.Namespace, into: Path) -> Outcome:
         found = ask(
             outcome, "bench", "bench", artifact, *options, "--against", args.against,
             "--threads", args.threads, "--rounds", args.rounds, "--seconds", args.seconds,
+            "--patience", args.patience,
         )  # fmt: skip
         if found is not None:
             outcome.benches.append(found)
@@ -138,6 +141,7 @@ def page(outcomes: Sequence[Outcome], args: argparse.Namespace) -> str:
     ]
     for threads in (int(t) for t in args.threads.split(",")):
         lines += _times(outcomes, threads)
+    lines += _missing(outcomes)
     lines += _means(outcomes)
     lines += _losses(outcomes)
     lines += _answers(outcomes)
@@ -157,7 +161,13 @@ def _engines(outcomes: Iterable[Outcome]) -> list[str]:
 
 def _times(outcomes: Sequence[Outcome], threads: int) -> list[str]:
     rivals = _engines(outcomes)
-    head = ["model", "fissile ms", *(f"{r} ms" for r in rivals), *(f"vs {r}" for r in rivals), "itself"]
+    head = [
+        "model",
+        "fissile ms",
+        *(f"{r} ms" for r in rivals),
+        *(f"vs {r}" for r in rivals),
+        "itself",
+    ]
     lines = [f"## {threads} thread{'s' * (threads > 1)}", "", _row(head), _row(["---"] * len(head))]
     for outcome in outcomes:
         ours = _records(outcome, threads, "fissile")
@@ -186,6 +196,20 @@ def _ratios(records: Sequence[dict[str, Any]]) -> str:
 
 def _why(outcome: Outcome) -> str:
     return "; ".join(f"{step} failed: {reason}" for step, reason in outcome.failures.items())
+
+
+def _missing(outcomes: Sequence[Outcome]) -> list[str]:
+    """Engines that did not run a model, and what they said."""
+    rows = {
+        (o.name, name): why
+        for o in outcomes
+        for b in o.benches
+        for name, why in b["absent"].items()
+    }
+    if not rows:
+        return []
+    said = [f"- {model}: {engine}: {why}" for (model, engine), why in rows.items()]
+    return ["## Rows that are missing", "", *said, ""]
 
 
 def _means(outcomes: Sequence[Outcome]) -> list[str]:
@@ -218,7 +242,14 @@ def _losses(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _answers(outcomes: Sequence[Outcome]) -> list[str]:
-    head = ["model", "verify against onnxruntime", "compile s", "artifact MB", "RSS MB", "onnxruntime MB"]
+    head = [
+        "model",
+        "verify against onnxruntime",
+        "compile s",
+        "artifact MB",
+        "RSS MB",
+        "onnxruntime MB",
+    ]
     lines = ["## Answers, sizes, memory", "", _row(head), _row(["---"] * len(head))]
     for outcome in outcomes:
         made = outcome.answers.get("compile")
@@ -268,9 +299,12 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--patience", type=float, default=600.0, help="seconds a rival may load")
     parser.add_argument("--page", type=Path, default=Path("docs/benchmarks.md"))
     args = parser.parse_args()
-    files = sorted({p.name.removesuffix(".onnx").removesuffix(".light") for p in args.folder.glob("*.onnx")})
+    files = sorted(
+        {p.name.removesuffix(".onnx").removesuffix(".light") for p in args.folder.glob("*.onnx")}
+    )
     outcomes = []
     for name in args.names or files:
         with tempfile.TemporaryDirectory() as folder:

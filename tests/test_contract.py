@@ -58,6 +58,7 @@ ONLY: dict[str, tuple[str, ...]] = {
 
 # Rooms that may import a third-party package. numpy is everybody's.
 THIRD_PARTY: dict[str, tuple[str, ...]] = {
+    "torch": ("compare/torch_module.py",),
     "onnx": (
         "frontend", "fission", "optimize", "runtime/foreign", "demo", "pipeline", "compiler", "compare",
     ),

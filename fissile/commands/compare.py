@@ -45,6 +45,7 @@ def rivals_option(default: str) -> Callable[[Command], Command]:
 @click.option("--seed", default=0, show_default=True, help="Of inputs that are not given.")
 @click.option("--rounds", default=40, show_default=True, type=click.IntRange(min=5))
 @click.option("--seconds", default=60.0, show_default=True, help="At most, per thread count.")
+@click.option("--patience", default=600.0, show_default=True, help="Seconds a rival may load.")
 @click.option(
     "--json", "file", is_flag=False, flag_value="-", help="Records and samples to FILE or stdout."
 )
@@ -60,6 +61,7 @@ def bench_command(
     seed: int,
     rounds: int,
     seconds: float,
+    patience: float,
     file: str | None,
     fail_below: float | None,
     counts: str,
@@ -90,7 +92,7 @@ def bench_command(
             executable.save(artifact)
         request = bench.Request(
             artifact=artifact, model=source or model, feeds=arrays, rivals=rivals,
-            threads=threads, rounds=rounds, seconds=seconds, seed=seed,
+            threads=threads, rounds=rounds, seconds=seconds, seed=seed, patience=patience,
         )  # fmt: skip
         found = bench.bench(request, silent if silence else say)
     document = {"machine": machine, **found.as_dict()}
@@ -111,7 +113,7 @@ def bench_command(
 @click.option("--model", "source", type=click.Path(path_type=Path), help="The .onnx of a .fsl.")
 @click.option("--input", "inputs", multiple=True, help="x=file.npy, or a .npz with all inputs.")
 @click.option("--seed", default=0, show_default=True, help="Of what is drawn.")
-@click.option("--calls", default=4, show_default=True, help="Calls at different shapes.")
+@click.option("--calls", default=5, show_default=True, help="Calls at different shapes.")
 @click.option("--tolerance", default=1e-4, show_default=True, help="Of the largest magnitude.")
 @compiling
 def verify_command(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import random
+import select
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,7 @@ LEAST_SECONDS = 1e-3  # of a sample
 SETTLE_SECONDS = 3e-3  # pools of the engine before spin a while after their last run
 NOISE = 1.03  # fissile against itself: above this nothing is concluded
 FEWEST_ROUNDS = 5
+PATIENCE_SECONDS = 600.0
 OURS, AGAIN = "fissile", "fissile again"
 
 
@@ -48,13 +50,14 @@ class Rounds:
 
 @dataclass(frozen=True, kw_only=True)
 class Request(Rounds):
-    """What to time."""
+    """What to time. patience: seconds that an engine may take to load, which for some means to compile."""
 
     artifact: Path
     model: Path
     feeds: Mapping[str, Array]
     rivals: tuple[str, ...]
     threads: tuple[int, ...] = (1,)
+    patience: float = PATIENCE_SECONDS
 
 
 @dataclass(frozen=True)
@@ -168,13 +171,18 @@ class Child:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, cwd=folder,
         )  # fmt: skip
 
-    def ask(self, action: str, **arguments: Any) -> dict[str, Any]:
-        """The answer; CompileError F412 when the child dies or the engine raises."""
+    def ask(
+        self, action: str, *, patience: float | None = None, **arguments: Any
+    ) -> dict[str, Any]:
+        """The answer; CompileError F412 when the child dies, the engine raises, or `patience` seconds are over."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
             self._process.stdin.write(json.dumps({"do": action, **arguments}) + "\n")
             self._process.stdin.flush()
+            if not select.select([self._process.stdout], [], [], patience)[0]:
+                self._process.kill()
+                raise self._failure(f"not done after {patience:.0f} s")
             line = self._process.stdout.readline()
         except BrokenPipeError:
             line = ""
@@ -234,8 +242,9 @@ def _start(
         places = {"feeds": str(feeds), "names": list(request.feeds)}
         try:
             child.loaded = child.ask(
-                "load", engine=engine, path=str(path), threads=threads, **places
-            )
+                "load", engine=engine, path=str(path), threads=threads,
+                patience=request.patience, **places,
+            )  # fmt: skip
             if name != AGAIN:
                 child.loaded["outputs"] = _outputs(child, folder / f"{name}.npz")
         except CompileError as error:

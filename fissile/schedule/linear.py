@@ -97,18 +97,22 @@ def lower_pack(kernel: Kernel) -> Lowered:
 class Linear:
     """One linear kernel while it is lowered."""
 
-    def __init__(self, kernel: Kernel, target: Target) -> None:
-        self.kernel, self.root = kernel, kernel.nodes[0]
-        self.build = Builder(kernel)
+    def __init__(
+        self, kernel: Kernel, target: Target, build: Builder | None = None, prefix: str = ""
+    ) -> None:
+        """build, prefix: of the function that this is a part of, and of the names that are this part's own."""
+        self.kernel, self.root, self.prefix = kernel, kernel.nodes[0], prefix
+        self.build = build or Builder(kernel)
         self.size = view(self.root)
         self.dtype = self.root.dtype.compute
         rows = self.size.rows if isinstance(self.size.rows, int) else None
         self.shape: TileShape = tile_shape(target, self.dtype.bytes, rows)
         self.block = self._blocks()
+        self.unit, self.most = self.size.rows, self.size.rows  # a block's rows: multiples of, at most
         space = self.build.space
-        self.matrix = space.loop("matrix", self.size.matrices)
-        self.m = space.loop("m", self.size.rows)
-        self.n = space.loop("n", self.size.columns)
+        self.matrix = space.loop(f"{prefix}matrix", self.size.matrices)
+        self.m = space.loop(f"{prefix}m", self.size.rows)
+        self.n = space.loop(f"{prefix}n", self.size.columns)
         self.pitch = DEPTH + ROW_PITCH_GAP
         self.masks_freely = target.vector_bits >= 512  # mask registers: a masked store costs what a plain one does
 
@@ -121,6 +125,10 @@ class Linear:
         if isinstance(size.rows, int) and size.rows <= BLOCK_ROWS:
             columns = _share(size.columns, 4 * PANEL, wide)
         return Extents(1, rows, columns, _share(size.depth, DEPTH, 8))
+
+    def role(self, name: str, dim: DimLike) -> L.Expr:
+        """An extent of this product as a parameter of its own."""
+        return self.build.role(self.prefix + name, dim)
 
     # -------------------------------------------------------- indices
 
@@ -171,11 +179,15 @@ class Linear:
         final, at = members[output]
         return output, build.address(output, at), final
 
+    def stored(self, output: Node) -> L.Buffer:
+        """Where the output is."""
+        return self.build.tensor(output)
+
     # -------------------------------------------------------- the nest
 
     def lower(self) -> Lowered:
         """The whole function."""
-        role, size, block = self.build.role, self.size, self.block
+        role, size, block = self.role, self.size, self.block
         down, across = -(-size.rows // block.rows), -(-size.columns // block.columns)
         tasks = size.matrices * down * across
         task, part, rest = L.var("task"), L.var("depth_block"), L.var("task")
@@ -230,7 +242,7 @@ class Linear:
 
     def _pack_left(self) -> L.Stmt:
         """rows[i, k] = left(first_row + i, start + k) for the rows of the block."""
-        role = self.build.role
+        role = self.role
         i, shape = L.var("i"), self.shape
         all_rows = role("rows", self.size.rows)
         count = self._row_count()
@@ -243,8 +255,8 @@ class Linear:
 
     def _row_count(self) -> L.Expr:
         """Rows of this block."""
-        left = L.minus(self.build.role("rows", self.size.rows), self.names["row"])
-        return L.minimum(self.build.role("block_rows", self.block.rows), left)
+        left = L.minus(self.role("rows", self.size.rows), self.names["row"])
+        return L.minimum(self.role("block_rows", self.block.rows), left)
 
     def _copy_row(self, offset: L.Expr) -> L.Stmt:
         """One row of the block: the copy of a matrix row, or of a convolution's window (see `schedule.window`)."""
@@ -253,7 +265,7 @@ class Linear:
         if root.name == "conv":
             extents = (*root.inputs[1].shape[:-1],)
             return copy_window(space, extents, self.left_value, self.packed, offset, start, deep)
-        lane, k = L.var("c"), space.loop("k", self.size.depth)
+        lane, k = L.var("c"), space.loop(f"{self.prefix}k", self.size.depth)
         value = L.substitute(self.left_value((k,)), {k: L.plus(start, lane)})
         store = L.Store(self.packed, (L.plus(offset, lane),), value)
         return L.For(lane, deep, store, L.Kind.VECTORIZED)
@@ -262,7 +274,7 @@ class Linear:
 
     def _panels(self) -> L.Stmt:
         """for tiles of several panels, for single panels, for what is left: for tiles of rows: one tile"""
-        role = self.build.role
+        role = self.role
         left = L.minus(role("columns", self.size.columns), self.names["column"])
         columns = L.minimum(role("block_columns", self.block.columns), left)
         statements: list[L.Stmt] = []
@@ -285,14 +297,14 @@ class Linear:
         whole = L.quotient(count, shape.rows)
         full = _Tile(self, shape.rows, width, L.times(i, shape.rows), column, columns, None)
         main = L.For(i, whole, full.body())
-        if _multiple(self.size.rows, shape.rows):
+        if _multiple(self.unit, shape.rows):
             return main
         done = L.times(whole, shape.rows)
         first = L.plus(done, L.times(tail, shape.tail_rows))
         rest = L.ceildiv(L.minus(count, done), shape.tail_rows)
         ragged = _Tile(self, shape.tail_rows, width, first, column, columns, count)
         ends = L.For(tail, rest, ragged.body())
-        return L.block(main, ends) if _at_least(self.size.rows, shape.rows) else ends
+        return L.block(main, ends) if _at_least(self.most, shape.rows) else ends
 
 
 def _widths(columns: DimLike, panels: int) -> list[int]:
@@ -363,7 +375,7 @@ class _Tile:
             last = L.op(
                 "ge",
                 L.plus(linear.names["start"], linear.names["deep"]),
-                linear.build.role("depth", size.depth),
+                linear.role("depth", size.depth),
             )
             resume = fill(
                 self.sums, self.rows, self.width, lambda i, c: L.Load(linear.partial, self._kept(i, c))
@@ -387,7 +399,7 @@ class _Tile:
 
     def _accumulate(self) -> L.Stmt:
         linear = self.linear
-        role = linear.build.role
+        role = linear.role
         right = linear.build.tensor(linear.root.inputs[1])
         _, panels, depth, _ = packed_extents(linear.root.inputs[1])
         stride = role("panel_elements", depth * PANEL)
@@ -412,7 +424,7 @@ class _Tile:
         linear = self.linear
         marker = L.var("product", linear.dtype)
         output, address, value = linear.epilogue(marker)
-        write = _Write(self, marker, linear.build.tensor(output), address, value)
+        write = _Write(self, marker, linear.stored(output), address, value)
         if sum(isinstance(e, L.Op) for e in L.walk(value)) > EPILOGUE_ON_REGISTERS:
             return self._finish_rolled(write)
         if self.columns is None or _multiple(linear.size.columns, self.width):

@@ -13,6 +13,7 @@ from fissile.ir.graph import Node
 from fissile.ir.primitive import COLUMNS
 from fissile.orchestrate.follow import single_value
 from fissile.orchestrate.plan import Anchor, Kernel
+from fissile.schedule.chain import lower_chain
 from fissile.schedule.elementwise import lower_elementwise
 from fissile.schedule.kernel import Lowered
 from fissile.schedule.linear import lower_linear, lower_pack
@@ -32,6 +33,8 @@ def lower(kernel: Kernel, target: Target) -> Lowered:
     if kernel.anchor is Anchor.LINEAR:
         narrow = kernel.nodes[0].inputs[1].type.format == COLUMNS
         return lower_narrow(kernel, target) if narrow else lower_linear(kernel, target)
+    if kernel.anchor is Anchor.CHAIN:
+        return lower_chain(kernel, target)
     if kernel.anchor is Anchor.PACK:
         return lower_pack(kernel)
     if kernel.anchor is Anchor.ROWS:

@@ -38,7 +38,7 @@ def is_sliding(root: Node) -> bool:
 
 def lower_sliding(kernel: Kernel, target: Target) -> Lowered:
     """The loop program of a REDUCE kernel whose root `is_sliding`."""
-    return _Sliding(kernel, target).lower()
+    return Sliding(kernel, target).lower()
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,13 @@ def _tile(target: Target, channels: DimLike, element_bytes: int) -> _Tile:
     return _Tile(places, vectors * vector)
 
 
-class _Sliding:
+class Sliding:
     """One kernel while it is lowered."""
 
-    def __init__(self, kernel: Kernel, target: Target) -> None:
+    def __init__(self, kernel: Kernel, target: Target, build: Builder | None = None) -> None:
+        """build: of the function that this is a part of."""
         self.kernel, self.root = kernel, kernel.nodes[0]
-        self.build = Builder(kernel)
+        self.build = build or Builder(kernel)
         self.dtype = self.root.dtype.compute
         *outer, self.width, self.channels = self.root.shape
         self.tile = _tile(target, self.channels, self.dtype.bytes)
@@ -73,7 +74,7 @@ class _Sliding:
         self.rows = product(outer)
         self.row = space.loop("row", self.rows)
         self.place, self.column = space.loop("place", self.width), space.loop("column", self.channels)
-        index = (*unflatten(self.row, tuple(outer), space.extent), self.place, self.column)
+        index = (*self._outer(tuple(outer)), self.place, self.column)
         self.at: Index = tuple(space.canonical(e) for e in index)
         extents = self.root.primitive.reduced(self.root) if self.root.primitive.reduced else ()
         self.taps = [
@@ -85,6 +86,14 @@ class _Sliding:
         self.conditions, self.term, self.padded = self._term()
         self.results = self._results()
 
+    def _outer(self, extents: tuple[DimLike, ...]) -> Index:
+        """The index of a row of the image."""
+        return unflatten(self.row, extents, self.build.space.extent)
+
+    def read(self, node: Node, index: Index) -> L.Expr | None:
+        """The element of a node that is in memory, None when it is computed."""
+        return self.build.load(node, index) if self.build.reads.get(node) else None
+
     def _term(self) -> tuple[list[L.Expr], L.Expr, L.Expr | None]:
         """(conditions of being inside the image, the accumulator `product` after a term there, and after one outside).
 
@@ -93,10 +102,7 @@ class _Sliding:
         build = self.build
 
         def value(node: Node, where: Index) -> L.Expr:
-            def leaf(n: Node, index: Index) -> L.Expr | None:
-                return build.load(n, index) if build.reads.get(n) else None
-
-            return pull(build.space, node, where, leaf)
+            return pull(build.space, node, where, self.read)
 
         combine = self.root.primitive.combine
         neutral = L.const(identity(combine, self.dtype), self.dtype)
@@ -114,12 +120,16 @@ class _Sliding:
         condition, x = guarded(term, neutral)
         return conjuncts(condition), L.op(combine, self.product, x), None
 
-    def _results(self) -> list[tuple[Node, L.Expr, L.Expr]]:
+    def _results(self) -> list[tuple[L.Buffer, L.Expr, L.Expr]]:
+        """(buffer, address, value) of what a place ends with."""
         members: dict[Node, L.Expr] = {self.root: self.product}
         for node in self.kernel.nodes[1:]:
             members[node] = self.build.pull(node, self.at, members)
-        outputs = self.kernel.outputs
-        return [(n, self.build.address(n, self.at), members[n]) for n in outputs]
+        return [(*self.stored(n), members[n]) for n in self.kernel.outputs]
+
+    def stored(self, output: Node) -> tuple[L.Buffer, L.Expr]:
+        """Where the current element of an output goes."""
+        return self.build.tensor(output), self.build.address(output, self.at)
 
     # -------------------------------------------------------- the nest
 
@@ -133,14 +143,14 @@ class _Sliding:
         tasks, task, part = grid(self.build, self.rows, per_row, self.channels, per_column)
         i, b = L.var("i"), L.var("block")
         start = L.plus(part["first_column"], L.times(b, self.tile.lanes))
-        blocks = L.For(b, L.ceildiv(part["columns"], self.tile.lanes), self._block(b, start, part))
+        blocks = L.For(b, L.ceildiv(part["columns"], self.tile.lanes), self.block(b, start, part))
         body = L.map_stmt(
             blocks, lambda e: L.substitute(e, {self.row: L.plus(part["first_row"], i)})
         )
         nest = L.For(task, self.build.role("tasks", tasks), L.For(i, part["rows"], body), L.Kind.PARALLEL)
         return self.build.lowered(nest, tasks)
 
-    def _block(self, b: L.Var, start: L.Expr, part: dict[str, L.Expr]) -> L.Stmt:
+    def block(self, b: L.Var, start: L.Expr, part: dict[str, L.Expr]) -> L.Stmt:
         """All places of a row for one block of channels; a block that is not full masks its lanes."""
         lanes = self.tile.lanes
         if isinstance(self.channels, int) and self.channels % lanes == 0:
@@ -223,9 +233,9 @@ class _Sliding:
             return L.block(
                 *(
                     L.Store(
-                        self.build.tensor(n), (L.substitute(a, here(t)),), L.substitute(v, here(t))
+                        b, (L.substitute(a, here(t)),), L.substitute(v, here(t))
                     )
-                    for n, a, v in self.results
+                    for b, a, v in self.results
                 )
             )
 

@@ -74,6 +74,31 @@ def test_a_rival_that_fails_is_named(fissile: Command, model: Path) -> None:
     assert "nowhere.onnx" in done.stdout
 
 
+def test_a_rival_that_takes_too_long_is_named(fissile: Command, model: Path) -> None:
+    pytest.importorskip(RIVAL)
+    slow = (
+        "import fissile.compare.bench as b\n"
+        "whole = b.Child.ask\n"
+        "def ask(self, action, **a):\n"
+        "    if action == 'load' and self.engine == 'onnxruntime': a['patience'] = 0.0\n"
+        "    return whole(self, action, **a)\n"
+        "b.Child.ask = ask"
+    )
+    done = fissile("bench", model, "--against", RIVAL, "--rounds", 5, code=slow)
+    assert done.returncode == 0, done.stderr
+    assert "not done after 0 s" in done.stdout
+
+
+def test_torch_means_the_same(fissile: Command, model: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip(RIVAL)
+    options = ("--against", f"{RIVAL},torch", "--rounds", 5, "--shape", "n=3", "--shape", "h=17")
+    done = fissile("bench", model, *options, "--shape", "w=19", "--json")
+    assert done.returncode == 0, done.stderr
+    rows = {r["engine"]: r for r in json.loads(done.stdout)["records"]}
+    assert rows["torch"]["max_rel_diff"] < 1e-5
+
+
 def test_unknown_engines_are_refused() -> None:
     with pytest.raises(OptionError, match="onnxruntime"):
         check_engines(["onnxruntim"])
