@@ -46,9 +46,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """rows of all calls; refused: what an oracle did not take, and why; failed: a call that differs, and its oracle."""
+    """rows of all calls; shapes: draw -> those of the inputs, as text.
+
+    refused: what an oracle did not take, and why; failed: a call that differs, and its oracle.
+    """
 
     rows: tuple[Row, ...]
+    shapes: Mapping[str, str]
     refused: tuple[str, ...]
     failed: tuple[str, Draw] | None
 
@@ -63,9 +67,10 @@ class Report:
         for oracle, output in dict.fromkeys((r.oracle, r.output) for r in self.rows):
             rows = [r for r in self.rows if (r.oracle, r.output) == (oracle, output)]
             lines.append(_line(max(rows, key=lambda r: (not r.agrees, _size(r)))))
-        calls = len(dict.fromkeys((r.oracle, r.draw) for r in self.rows))
+        calls = dict.fromkeys(r.draw for r in self.rows)
+        lines += [f"call     {draw}: {self.shapes[draw]}" for draw in calls]
         lines.append(
-            f"{calls} calls; tolerance {tolerance:g} of the largest finite magnitude of the output, "
+            f"{len(calls)} calls; tolerance {tolerance:g} of the largest finite magnitude of the output, "
             "NaN and infinities at equal places"
         )
         return "\n".join([*lines, *self.refused])
@@ -73,7 +78,8 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         """Plain data for `--json`."""
         rows = [asdict(row) | {"agrees": row.agrees} for row in self.rows]
-        return {"agrees": self.agrees, "rows": rows, "refused": list(self.refused)}
+        refused = list(self.refused)
+        return {"agrees": self.agrees, "rows": rows, "shapes": dict(self.shapes), "refused": refused}
 
 
 def verify(
@@ -82,7 +88,7 @@ def verify(
     oracles: Sequence[str],
     calls: Iterable[Draw],
     *,
-    count: int = 4,
+    count: int = 5,
     tolerance: float = TOLERANCE,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Report:
@@ -94,6 +100,7 @@ def verify(
     loaded = {name: load_oracle(name, model) for name in oracles}
     rows: list[Row] = []
     refused: list[str] = []
+    shapes: dict[str, str] = {}
     taken: list[Draw] = []
     failed: tuple[str, Draw] | None = None
     for draw in _with_large(calls, count, taken):
@@ -101,12 +108,13 @@ def verify(
         found, reasons = _compare(executable, loaded, draw, tolerance)
         refused += reasons
         rows += found
+        shapes[draw.label] = draw.shapes
         if found and not reasons and draw.factor == 1:
             taken.append(draw)
         wrong = [row.oracle for row in found if not row.agrees]
         if wrong and failed is None:
             failed = wrong[0], draw
-    return Report(tuple(rows), tuple(refused), failed)
+    return Report(tuple(rows), shapes, tuple(refused), failed)
 
 
 def _check_whole(artifact: Artifact) -> None:
