@@ -8,9 +8,9 @@ by the next stage alone, element for element; so a chain gives the bits of its k
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from fissile.ir.dim import DimLike, ceildiv, equal, max_, min_, product
+from fissile.ir.dim import DimLike, ceildiv, max_, min_
 from fissile.ir.graph import Node
 from fissile.ir.primitive import PANELS
 from fissile.orchestrate.formats import is_tiled

@@ -27,6 +27,7 @@ class Anchor(enum.Enum):
     ELEMENTWISE = "elementwise"  # one loop nest over the output
     SCAN = "scan"  # arg_max and arg_min
     PIECE = "piece"  # one input of a concat, written into its place
+    CHAIN = "chain"  # a depthwise window and the products before and behind it, rows between them kept near
     FOREIGN = "foreign"  # an operator that runs in Python, alone in its step
 
 
