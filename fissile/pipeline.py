@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +40,10 @@ from fissile.ir.primitive import constant_value, pack_array
 from fissile.ir.verify import problems
 from fissile.options import Event, Options, plan_file_text
 from fissile.orchestrate import plan as plans
-from fissile.orchestrate.greedy import greedy_plan
+from fissile.orchestrate.bound import prices
 from fissile.orchestrate.liveness import assign
+from fissile.orchestrate.nominal import nominal, representative
+from fissile.orchestrate.orchestrate import orchestrate
 from fissile.orchestrate.plan import Anchor, Kernel, Plan
 from fissile.orchestrate.plan_file import read_plan
 from fissile.orchestrate.roofline import work as work_of
@@ -152,17 +154,28 @@ def substitute_graph(work: Work) -> Work:
 
 
 def plan_kernels(work: Work) -> Work:
-    """Primitive graph -> plan."""
+    """Primitive graph -> plan: what is given, else what probably costs least (Korch section 5)."""
     graph: Graph = work.known("graph")
-    plan = work.plan_given or greedy_plan(graph)
-    if work.options.plan is not None:
+    if work.plan_given is not None:
+        plan = work.plan_given
+    elif work.options.plan is not None:
         plan = read_plan(plan_file_text(work.options.plan), graph)
+    else:
+        plan, proof = orchestrate(graph, price_of(work))
+        work = replace(work, certificate={**asdict(proof), "complete": False})
     plans.verify(plan)
     leaves = dict.fromkeys(
         n for k in plan.kernels() for n in k.inputs if plans.is_stored_leaf(n) and n.name != "input"
     )
     weights = [(n, _weight(f"w{k}", n)) for k, n in enumerate(leaves)]
     return replace(work, plan=plan, weights=tuple(weights))
+
+
+def price_of(work: Work) -> Callable[[Kernel], tuple[float, float]]:
+    """Seconds that kernels of the work take at least and probably, on a nominal machine of the first target."""
+    machine = nominal(work.targets[0], work.threads)
+    numbers = representative(work.known("graph"), work.shapes)
+    return lambda kernel: prices(kernel, machine, numbers)
 
 
 def lower_kernels(work: Work) -> Work:
@@ -420,9 +433,6 @@ def _manifest(work: Work) -> dict[str, Any]:
     }
 
 
-# ---------------------------------------------------------------- summaries
-
-
 def _said_model(work: Work) -> str:
     operators: OperatorGraph = work.known("operators")
     weights = sum(a.nbytes for a in operators.initializers.values()) / 1e6
@@ -462,8 +472,18 @@ def _said_substituted(work: Work) -> str:
 
 
 def _said_plan(work: Work) -> str:
-    plan: Plan = work.known("plan")
-    return f"{len(plan.kernels())} kernels in {len(plan.steps)} steps · 0 measured"
+    text = f"{len(work.known('plan').kernels())} kernels"
+    if not work.certificate:
+        return text
+    predicted, lower = (said(work.certificate[f"{x}_seconds"]) for x in ("predicted", "lower_bound"))
+    measured = work.certificate["measured"]
+    return f"{text} · predicted {predicted} · lower bound {lower} · {measured} measured"
+
+
+def said(seconds: float) -> str:
+    """Seconds as milliseconds with three digits, microseconds where that is more readable."""
+    value, unit = (seconds * 1e3, "ms") if seconds >= 1e-4 else (seconds * 1e6, "µs")
+    return f"{value:.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
 
 
 def _said_loops(work: Work) -> str:

@@ -368,7 +368,7 @@ def test_failures_of_the_compiler_are_told(monkeypatch: pytest.MonkeyPatch) -> N
     def broken(*_: object) -> None:
         raise KeyError("n")
 
-    monkeypatch.setattr(pipeline, "greedy_plan", broken)
+    monkeypatch.setattr(pipeline, "orchestrate", broken)
     with pytest.raises(CompileError, match=r"F401: the compiler failed in stage plan") as caught:
         fissile.compile(model(), cache=False)
     assert isinstance(caught.value.__cause__, KeyError)

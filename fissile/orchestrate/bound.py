@@ -72,13 +72,20 @@ def bound(kernel: Kernel, machine: Machine, numbers: Numbers | None = None) -> f
 
 def estimate(kernel: Kernel, machine: Machine, numbers: Numbers | None = None) -> float:
     """Seconds that the kernel will take, as far as its definitions say."""
+    return prices(kernel, machine, numbers)[1]
+
+
+def prices(
+    kernel: Kernel, machine: Machine, numbers: Numbers | None = None
+) -> tuple[float, float]:
+    """`bound` and `estimate`."""
     least = bound(kernel, machine, numbers)
     if kernel.anchor is Anchor.FOREIGN:
-        return least
+        return least, least
     load = _likely(kernel, numbers or {})
     moving = load.bytes / _speed(machine, load.footprint)
     work = load.operations / machine.flops
-    return max(least, machine.dispatch + max(work, moving) + 0.3 * min(work, moving))
+    return least, max(least, machine.dispatch + max(work, moving) + 0.3 * min(work, moving))
 
 
 def family(kernel: Kernel) -> Hashable:

@@ -98,10 +98,13 @@ def solve(
     tight: bool = True,
     time_limit: float = 10.0,
     start: Sequence[int] = (),
+    gap: float = 0.0,
+    nodes: int | None = None,
 ) -> Solution:
     """The cheapest executable selection. ValueError when there is none, or none was found in time and no `start`.
 
     tight: the constraints of DESIGN 3.4 instead of Korch's. time_limit: seconds. start: a selection that runs.
+    gap: relative, of what counts as the optimum. nodes: of the search tree, after which the best so far is taken.
     """
     began = time.perf_counter()
     if not problem.needed:
@@ -110,6 +113,9 @@ def solve(
     solver, scale = _load(problem, rows)
     relaxed = _relaxed(solver) / scale
     _make_binary(solver, rows.columns)
+    solver.setOptionValue("mip_rel_gap", gap)
+    if nodes is not None:
+        solver.setOptionValue("mip_max_nodes", nodes)
     rounds = 0
     while True:
         rounds += 1
