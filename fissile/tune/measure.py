@@ -38,12 +38,16 @@ Time = Callable[[Sequence[str], int, float], list[Samples]]
 
 @dataclass
 class Tally:
-    """What was done: kernels measured, found in the store, rejected with their reasons; `last`: their labels."""
+    """What was done: kernels measured, found in the store, rejected with their reasons.
+
+    last: labels of those being measured. built: their artifacts by the hash of the kernel; some are timed again.
+    """
 
     measured: int = 0
     remembered: int = 0
     rejected: dict[str, str] = field(default_factory=dict)
     last: tuple[str, ...] = ()
+    built: dict[str, bytes] = field(default_factory=dict)
 
 
 def _plain_label(kernel: Kernel) -> str:
@@ -200,7 +204,7 @@ def _measure(
 ) -> None:
     """Measure a batch into the store; where that fails, its members one by one."""
     try:
-        samples = _timed(batch, setting, times, timed)
+        samples = _timed(batch, setting, tally, times, timed)
     except FissileError as error:
         if len(batch) == 1:
             code, kernel = batch[0].code, batch[0].kernel
@@ -216,13 +220,18 @@ def _measure(
         tally.measured += 1
 
 
-def _timed(batch: Sequence[Trial], setting: Setting, times: int, timed: Time) -> list[Samples]:
-    share = min(setting.state.share, MOST_SHARE)
-    made = artifacts_of(batch, setting.target, setting.threads, setting.workers, share)
+def _timed(
+    batch: Sequence[Trial], setting: Setting, tally: Tally, times: int, timed: Time
+) -> list[Samples]:
+    new = [trial for trial in batch if trial.code not in tally.built]
+    if new:
+        share = min(setting.state.share, MOST_SHARE)
+        made = artifacts_of(new, setting.target, setting.threads, setting.workers, share)
+        tally.built.update(zip([trial.code for trial in new], made, strict=True))
     with tempfile.TemporaryDirectory(prefix="fissile-") as folder:
-        paths = [Path(folder) / f"{k}.fsl" for k in range(len(made))]
-        for path, artifact in zip(paths, made, strict=True):
-            path.write_bytes(artifact)
+        paths = [Path(folder) / f"{k}.fsl" for k in range(len(batch))]
+        for path, trial in zip(paths, batch, strict=True):
+            path.write_bytes(tally.built[trial.code])
         limit = LIMIT_SECONDS * (1 + len(batch) * times)
         return timed([str(p) for p in paths], setting.samples * times, limit)
 

@@ -1,9 +1,9 @@
 """Lazy profiling in rounds: what would be selected is measured, until all that is selected has been (DESIGN 3.4).
 
-In: candidates, and what kernels cost: a bound for any, measurements of many at a time. Out: `Round` after `Round`, and
-at any moment the best selection of kernels that have been measured. Rounds first ask the relaxation alone, then the
-windows; at the end what matters is timed again. Invariant: an interruption loses nothing, since every measured cost is
-in `Profiling.known` before the round that used it ends.
+In: candidates, and what kernels cost: a bound for any, measurements of many at a time, perhaps a `Prior`. Out: `Round`
+after `Round`, and at any moment the best selection of kernels that have been measured. Rounds ask the relaxation what
+would be selected, and the windows once that has been measured; at the end what matters is timed again. Invariant: an
+interruption loses nothing, since every measured cost is in `Profiling.known` before the round that used it ends.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from fissile.orchestrate.candidates import Candidates
 from fissile.orchestrate.orchestrate import Certificate, problem_of
-from fissile.orchestrate.partition import Memory, Partition, improve
+from fissile.orchestrate.partition import Memory, improve
 from fissile.orchestrate.plan import Kernel
 from fissile.orchestrate.program import Problem, relax, run_order
 
@@ -27,7 +27,10 @@ NEAR = 0.03  # reduced cost, as a share of a kernel's own, that noise may hide
 MARGIN = 1.05  # how far above the highest peak seen the peak is taken to be
 AT_ONCE = 32  # kernels after which an interruption keeps what is known
 AGAIN = 4  # times the samples for what matters
-_UNWANTED = 100.0  # times its bound: the cost of a kernel that cannot run, or has not been measured
+_UNWANTED = 100.0  # times its bound: the cost of a kernel that cannot run
+_RARE = 10.0  # percentile of measured / guessed that kernels of a family nobody has measured are taken to reach
+_UNSEEN = 0.15  # over how many of its family were measured: how much faster than the fastest of them one may be
+_SOME = 8  # measurements from which that percentile means anything
 
 
 @dataclass(frozen=True)
@@ -45,19 +48,38 @@ class Round:
         return max(0.0, self.plan_seconds / self.bound_seconds - 1) if self.bound_seconds > 0 else 0.0
 
 
+@dataclass(frozen=True)
+class Prior:
+    """What is thought of kernels nobody has measured: none is much faster, beside its guess, than its family at best.
+
+    guess: seconds. family: kernels with equal answers share how far from their guesses they are; the more of them have
+    been measured, the less is hoped of the others. What is proved then holds as far as that does. enough: gap at which
+    no more is measured.
+    """
+
+    guess: Callable[[Kernel], float]
+    family: Callable[[Kernel], Hashable]
+    enough: float = 0.0
+
+
 @dataclass
 class Profiling:
     """Everything that is known so far. keys: of candidates, equal for kernels that cost the same.
 
-    raised: from a kernel and its seconds, below its bound, new bounds for all.
+    raised: from a kernel and its seconds, below its bound, new bounds for all. start: a selection that runs.
+    selected: the best that has been measured, once anything is. guesses, families: of the prior, by candidate.
     """
 
     found: Candidates
-    keys: list[int]
+    keys: np.ndarray
     bounds: np.ndarray
     base: Problem
+    start: list[int]
     selected: list[int]
     raised: Callable[[Kernel, float], Bound]
+    enough: float = 0.0
+    guesses: np.ndarray | None = None
+    families: np.ndarray | None = None
     memory: Memory = field(default_factory=Memory)
     known: dict[int, float] = field(default_factory=dict)
     violations: int = 0
@@ -65,17 +87,36 @@ class Profiling:
     rounds: int = 0
     first_bound: float = 0.0
     window_gap: float = 0.0
+    proved: float = 0.0  # no selection costs less at the costs known now, as windows found
     is_measured: bool = False  # all that is selected, once
     is_complete: bool = False  # and timed again
 
-    def costs(self, *, measured_only: bool = False) -> np.ndarray:
-        """The cost of every candidate by now. measured_only: those not measured are made unattractive."""
-        costs = self.bounds * (_UNWANTED if measured_only else 1.0)
-        for k, key in enumerate(self.keys):
-            seconds = self.known.get(key)
-            if seconds is not None:
-                costs[k] = seconds if math.isfinite(seconds) else self.bounds[k] * _UNWANTED
-        return costs
+    def measured(self) -> np.ndarray:
+        """Seconds of every candidate; NaN for those that have not been measured, infinity for what cannot run."""
+        table = np.full(int(self.keys.max(initial=-1)) + 1, np.nan)
+        for key, seconds in self.known.items():
+            table[key] = seconds
+        return table[self.keys]
+
+    def costs(self, *, admissible: bool = False) -> np.ndarray:
+        """The cost of every candidate by now. admissible: the prior is left out."""
+        measured = self.measured()
+        least = self.bounds if admissible else self._expected(measured)
+        costs = np.where(np.isnan(measured), least, measured)
+        return np.asarray(np.where(np.isinf(costs), self.bounds * _UNWANTED, costs))
+
+    def _expected(self, measured: np.ndarray) -> np.ndarray:
+        """Bounds, raised to what the family of each candidate has reached at best."""
+        if self.guesses is None or self.families is None:
+            return self.bounds
+        known = np.isfinite(measured)
+        ratios = measured[known] / self.guesses[known]
+        rare = np.percentile(ratios, _RARE) if len(ratios) >= _SOME else 0.0
+        count = int(self.families.max(initial=-1)) + 1
+        reached, seen = np.full(count, np.inf), np.bincount(self.families[known], minlength=count)
+        np.minimum.at(reached, self.families[known], ratios)
+        reached = np.where(seen, reached, rare) * (1 - _UNSEEN / np.maximum(seen, 1))
+        return np.asarray(np.maximum(self.bounds, self.guesses * reached[self.families]))
 
     def problem(self, costs: np.ndarray) -> Problem:
         """The program at these costs."""
@@ -92,29 +133,42 @@ def begin(
     bound: Bound,
     same: Callable[[Kernel], Hashable] = lambda kernel: kernel,
     raised: Callable[[Kernel, float], Bound] | None = None,
+    prior: Prior | None = None,
 ) -> Profiling:
-    """Nothing measured, the greedy plan selected. same: kernels with equal answers cost the same.
+    """Nothing measured; selected is the greedy plan, or what the prior likes best.
 
-    raised: new bounds once a kernel took fewer seconds than its bound; by default all of them shrink alike.
+    same: kernels with equal answers cost the same. raised: new bounds once a kernel took fewer seconds than its bound;
+    by default all of them shrink alike.
     """
-    numbers: dict[Hashable, int] = {}
-    keys = [numbers.setdefault(same(c.kernel), len(numbers)) for c in found.all]
-    costs = _bounds(found, keys, bound)
+    keys = _numbered([same(c.kernel) for c in found.all])
+    costs = _of_keys(found, keys, bound)
     base = problem_of(found, costs.tolist())
     greedy, stuck = run_order(base, dict.fromkeys(found.greedy))
     if stuck:
         raise ValueError("the greedy plan does not run")
     lower = relax(base).objective
     raising = raised or _Shrinking(bound).raised
-    return Profiling(found, keys, costs, base, greedy, raising, first_bound=lower)
+    state = Profiling(found, keys, costs, base, greedy, greedy, raising, first_bound=lower)
+    if prior is not None:
+        state.enough = prior.enough
+        state.guesses = np.maximum(_of_keys(found, keys, prior.guess), costs)
+        state.families = _numbered([prior.family(c.kernel) for c in found.all])
+        likely = improve(state.problem(state.guesses), greedy, memory=state.memory)
+        state.start = state.selected = [*likely.selected]
+    return state
 
 
-def _bounds(found: Candidates, keys: Sequence[int], bound: Bound) -> np.ndarray:
+def _numbered(values: Sequence[Hashable]) -> np.ndarray:
+    numbers: dict[Hashable, int] = {}
+    return np.array([numbers.setdefault(v, len(numbers)) for v in values], np.int64)
+
+
+def _of_keys(found: Candidates, keys: np.ndarray, cost: Bound) -> np.ndarray:
     known: dict[int, float] = {}
-    for key, candidate in zip(keys, found.all, strict=True):
+    for key, candidate in zip(keys.tolist(), found.all, strict=True):
         if key not in known:
-            known[key] = bound(candidate.kernel)
-    return np.array([known[key] for key in keys])
+            known[key] = cost(candidate.kernel)
+    return np.array([known[key] for key in keys.tolist()])
 
 
 @dataclass
@@ -133,31 +187,35 @@ def profile(state: Profiling, measure: Measure) -> Iterator[Round]:
     """Rounds until all that is selected is measured, and timed again; the caller may stop after any of them."""
     _time(state, state.selected, measure)
     yield _round(state, state.first_bound)
-    for _ in range(RELAXED_ROUNDS):
-        found = relax(state.problem(state.costs()))
-        if not _time(state, np.flatnonzero(found.values > 1e-6).tolist(), measure):
-            break
-        yield _round(state, found.objective)
-    yield from _windows(state, measure)
+    yield from _search(state, measure)
     state.is_measured = True
     _again(state, measure)
-    yield from _windows(state, measure)
+    yield from _search(state, measure)
     state.is_complete = True
 
 
 def settle(state: Profiling) -> list[int]:
-    """The best selection of what has been measured, in an order that runs; the greedy one before the first round."""
-    if state.rounds == 0:
-        return state.selected
-    problem = state.problem(state.costs(measured_only=True))
-    part = improve(problem, state.selected, memory=state.memory)
-    state.selected = list(part.selected)
+    """The best selection of what has been measured, in an order that runs; the first one before any round."""
+    if state.rounds > 0:
+        state.selected = best_of(state, state.costs())
     return state.selected
 
 
+def best_of(state: Profiling, costs: np.ndarray) -> list[int]:
+    """The best selection of measured candidates under these costs, in an order that runs."""
+    seconds, start = state.measured(), set(state.start)
+    able = [k for k, s in enumerate(seconds.tolist()) if math.isfinite(s) or k in start]
+    place = {k: n for n, k in enumerate(able)}
+    whole = state.problem(costs)
+    part = replace(whole, choices=tuple(whole.choices[k] for k in able))
+    found = improve(part, [place[k] for k in state.selected], memory=state.memory)
+    return [able[n] for n in found.selected]
+
+
 def certificate(state: Profiling) -> Certificate:
-    """What is proved about the selection."""
-    lower, plan = relax(state.problem(state.costs())).objective, state.seconds()
+    """What is proved about the selection; the gap holds as far as the prior does."""
+    plan = state.seconds()
+    lower = max(relax(state.problem(state.costs())).objective, min(state.proved, plan))
 
     def gap(low: float) -> float:
         return max(0.0, (plan - low) / low) if low > 0 else 0.0
@@ -177,43 +235,67 @@ def certificate(state: Profiling) -> Certificate:
     )
 
 
+def admissible_gap(state: Profiling) -> float:
+    """The gap of the selection to what is proved without the prior: from measurements and bounds alone."""
+    lower = relax(state.problem(state.costs(admissible=True))).objective
+    return max(0.0, (state.seconds() - lower) / lower) if lower > 0 else 0.0
+
+
+def distinct(state: Profiling) -> int:
+    """How many different kernels the selection has."""
+    return len({state.keys[k] for k in state.selected})
+
+
 def _round(state: Profiling, bound: float) -> Round:
     state.rounds += 1
     return Round(state.rounds, len(state.known), state.seconds(), bound)
 
 
-def _windows(state: Profiling, measure: Measure) -> Iterator[Round]:
-    """Rounds that solve windows to the optimum, until the selection is measured."""
+def _search(state: Profiling, measure: Measure) -> Iterator[Round]:
+    """Rounds that measure what the relaxation would select, then what windows do, until nothing new is."""
+    relaxed = 0
     while True:
+        settle(state)
         problem = state.problem(state.costs())
-        part: Partition = improve(problem, state.selected, memory=state.memory)
-        state.window_gap = part.gap
-        before = state.selected
-        state.selected = list(part.selected)
-        try:
-            more = _time(state, state.selected, measure)
-        except BaseException:
-            state.selected = before  # what was selected then had been measured
-            raise
-        yield _round(state, relax(problem).objective)
-        if not more:
+        found = relax(problem)
+        yield _round(state, found.objective)
+        if state.seconds() <= found.objective * (1 + state.enough):
+            state.window_gap = 0.0
             return
+        relaxed += 1
+        wanted = np.flatnonzero(found.values > 1e-6).tolist() if relaxed <= RELAXED_ROUNDS else []
+        if not _time(state, wanted, measure) and not _windows(state, problem, measure):
+            return
+
+
+def _windows(state: Profiling, problem: Problem, measure: Measure) -> bool:
+    """Measure what a solution to the optimum selects; whether that may change anything."""
+    part = improve(problem, state.selected, memory=state.memory)
+    state.window_gap, state.proved = part.gap, part.bound
+    if state.seconds() <= part.cost * (1 + max(state.enough, 1e-9)):
+        return False
+    return _time(state, part.selected, measure)
 
 
 def _again(state: Profiling, measure: Measure) -> None:
     """Time the selection, and what noise alone may keep out of it, with more samples."""
     costs = state.costs()
     reduced = relax(state.problem(costs)).reduced
-    near = np.flatnonzero(reduced <= NEAR * costs).tolist()
-    known = [k for k in near if math.isfinite(state.known.get(state.keys[k], math.inf))]
-    _time(state, [*state.selected, *known], measure, AGAIN)
+    seconds = state.measured()
+    near = np.flatnonzero((reduced <= NEAR * costs) & np.isfinite(seconds)).tolist()
+    _time(state, [*state.selected, *near], measure, AGAIN)
 
 
 def _time(
     state: Profiling, numbers: Sequence[int], measure: Measure, times: int = 1
 ) -> bool:
-    """Measure those that are not known, or all of them again; whether there were any."""
-    wanted = {state.keys[k]: k for k in numbers if times > 1 or state.keys[k] not in state.known}
+    """Measure those that are not known, or all of them again, dearest first; whether there were any."""
+    costs = state.costs()
+    wanted = {
+        int(state.keys[k]): k
+        for k in sorted(numbers, key=lambda k: -costs[k])
+        if times > 1 or int(state.keys[k]) not in state.known
+    }
     numbers = [*wanted.values()]
     for first in range(0, len(numbers), AT_ONCE):
         some = numbers[first : first + AT_ONCE]
@@ -225,12 +307,13 @@ def _time(
 
 def _learn(state: Profiling, number: int, seconds: float) -> None:
     """Keep a measurement; one below its bound raises the peak that the bounds are made from."""
-    key = state.keys[number]
+    key = int(state.keys[number])
     before = state.known.get(key, 0.0)
     if math.isfinite(before) and before > 0:
         state.noise = max(state.noise, abs(seconds / before - 1))
     state.known[key] = seconds
+    state.proved = 0.0
     if seconds < state.bounds[number]:
         state.violations += 1
         raised = state.raised(state.found.all[number].kernel, seconds)
-        state.bounds = _bounds(state.found, state.keys, raised)
+        state.bounds = _of_keys(state.found, state.keys, raised)

@@ -11,7 +11,7 @@ import math
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,9 @@ from fissile.errors import FissileError
 from fissile.ir.dim import symbols
 from fissile.ir.graph import Graph
 from fissile.options import Event, environment
-from fissile.orchestrate.bound import Machine, bound, estimate
+from fissile.orchestrate.bound import Machine, bound, estimate, family
 from fissile.orchestrate.candidates import candidates_of
+from fissile.orchestrate.greedy import greedy_plan
 from fissile.orchestrate.liveness import REPRESENTATIVE
 from fissile.orchestrate.orchestrate import plan_of
 from fissile.orchestrate.plan import Kernel, Plan
@@ -36,10 +37,21 @@ from fissile.tune.budget import Budget, clock
 from fissile.tune.measure import OutOfTime, Setting, Tally, seconds_of
 from fissile.tune.peak import machine_peaks
 from fissile.tune.provider import State
-from fissile.tune.rounds import Profiling, Round, begin, certificate, profile, settle
+from fissile.tune.rounds import (
+    Prior,
+    Profiling,
+    Round,
+    admissible_gap,
+    begin,
+    certificate,
+    distinct,
+    profile,
+    settle,
+)
 from fissile.tune.whole import Whole, keep, time_whole
 
 MARGIN = 1.05  # how far above the highest peak seen a bound takes the peak to be
+ENOUGH = 0.01  # gap at which measuring stops
 DISPATCH = 3e-8  # seconds at least to start a kernel; several threads must meet at its end, too
 MEETING = 2e-7
 SETTLING = 0.15  # share of the budget that is left for running whole models, and at most so many seconds
@@ -203,7 +215,7 @@ def label(kernel: Kernel, graph: Graph) -> str:
 
 def _begin(work: Work, setting: Setting, machine: Machine) -> Profiling:
     """The candidates, bound by the machine's peaks."""
-    found = candidates_of(work.known("plan"))
+    found = candidates_of(greedy_plan(work.known("graph")))
     peaks = [machine]
 
     def raised(kernel: Kernel, seconds: float) -> Callable[[Kernel], float]:
@@ -211,14 +223,38 @@ def _begin(work: Work, setting: Setting, machine: Machine) -> Profiling:
         return lambda k: bound(k, peaks[-1], setting.numbers)
 
     return begin(
-        found, lambda k: bound(k, machine, setting.numbers), lambda k: form(k)[0], raised
+        found,
+        lambda k: bound(k, machine, setting.numbers),
+        lambda k: form(k)[0],
+        raised,
+        Prior(setting.estimate, alike, ENOUGH),
     )
+
+
+def alike(kernel: Kernel) -> Hashable:
+    """Kernels that are about as far from their estimates: of one family, or else with the same layouts inside."""
+    return family(kernel) or (kernel.anchor, frozenset(_moves(kernel)))
+
+
+def _moves(kernel: Kernel) -> set[str]:
+    """The names of what is not elementwise between the inputs of a kernel and what it computes."""
+    found: set[str] = set()
+    seen = set(kernel.inputs)
+    stack = [n for n in kernel.nodes if n not in seen]
+    while stack:
+        node = stack.pop()
+        if node.primitive.kind != "elementwise":
+            found.add(node.name)
+        fresh = [i for i in node.inputs if i not in seen]
+        seen.update(fresh)
+        stack.extend(fresh)
+    return found
 
 
 def faster(
     machine: Machine, kernel: Kernel, seconds: float, numbers: Mapping[str, int]
 ) -> Machine:
-    """The machine with the peak raised that makes the bound of `kernel` more than `seconds`."""
+    """The machine with the peak raised that explains with the least change that `kernel` took only `seconds`."""
 
     def raised(part: int, factor: float) -> Machine:
         if part == 0:
@@ -231,10 +267,14 @@ def faster(
     before = bound(kernel, machine, numbers)
     parts = range(1 + len(machine.levels))
     limiting = [p for p in parts if bound(kernel, raised(p, 2.0), numbers) < before]
-    if seconds <= machine.dispatch or not limiting:
-        return replace(machine, dispatch=min(machine.dispatch, 0.5 * seconds))
     work = before - machine.dispatch
-    return raised(limiting[0], MARGIN * work / (seconds - machine.dispatch))
+    factor = MARGIN * work / (seconds - machine.dispatch) if seconds > machine.dispatch else math.inf
+    left = (seconds - work) / MARGIN
+    if not limiting or (left > 0 and machine.dispatch / left < factor):
+        return replace(machine, dispatch=max(left, 0.0))
+    if math.isinf(factor):
+        return replace(machine, dispatch=min(machine.dispatch, 0.5 * seconds))
+    return raised(limiting[0], factor)
 
 
 def _store_text(store: Store, setting: Setting) -> str:
@@ -262,7 +302,8 @@ def _compiled(work: Work, state: Profiling) -> Work:
 
 def _proof(state: Profiling) -> dict[str, Any]:
     """The certificate of the manifest; whether lazy profiling came to its end is part of it."""
-    return {**asdict(certificate(state)), "complete": state.is_complete}
+    more = {"complete": state.is_complete, "distinct": distinct(state)}
+    return {**asdict(certificate(state)), "admissible_gap": admissible_gap(state), **more}
 
 
 def _before(untuned: bytes, installed: Path | None, kept: str) -> bytes:

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from fissile.orchestrate.orchestrate import plan_of, problem_of
 from fissile.orchestrate.plan import Kernel, verify
 from fissile.orchestrate.program import solve
-from fissile.tune.rounds import Round, begin, certificate, profile, settle
+from fissile.tune.rounds import Prior, Round, admissible_gap, begin, certificate, profile, settle
 from tests.e2e.draw import Case, cases
 from tests.orchestrate.test_candidates import constant_table, found_in
 
@@ -105,3 +106,26 @@ def test_a_measurement_below_its_bound_lowers_the_bounds(case: Case) -> None:
     everything = solve(problem_of(found, [truth[c.kernel] for c in found.all]))
     assert proved.violations >= 1
     assert proved.predicted_seconds == pytest.approx(everything.cost, rel=1e-6)
+
+
+@drawn
+@given(cases(), st.sampled_from([0.0, 0.01]))
+def test_guesses_that_are_right_within_a_family_save_measurements(case: Case, enough: float) -> None:
+    found = found_in(case.graph)
+    rng = random.Random(case.seed)
+    truth = constant_table(found, rng)
+    wrong = {kernel.anchor: rng.uniform(0.3, 3.0) for kernel in truth}
+    prior = Prior(lambda k: truth[k] * wrong[k.anchor], lambda k: k.anchor, enough)
+
+    def run(prior: Prior | None) -> tuple[int, float]:
+        state = begin(found, lambda k: 0.2 * truth[k], prior=prior)
+        list(profile(state, lambda kernels, times: [truth[kernel] for kernel in kernels]))
+        verify(plan_of(found, settle(state)))
+        proved = certificate(state)
+        assert proved.gap <= enough + 1e-9
+        assert proved.gap <= admissible_gap(state) + 1e-9
+        return proved.measured, proved.predicted_seconds
+
+    (few, predicted), (many, least) = run(prior), run(None)
+    assert least * (1 - 1e-9) <= predicted <= least * (1 + enough + 1e-9)
+    assert few <= many + len(wrong)
