@@ -18,9 +18,9 @@ from fissile.ir.graph import Node, make
 from fissile.ir.primitive import BROADCAST, CONV, MATMUL, PRIMITIVES, constant, constant_value
 from fissile.rewrite.maps import mapped, per_channel
 from fissile.rewrite.rule import Outcome, Refused, rule
-from fissile.rewrite.shape import broadcast, is_same, is_unit, uniform
+from fissile.rewrite.shape import broadcast, is_same, is_unit
 
-ADD, MUL = PRIMITIVES["add"], PRIMITIVES["mul"]
+ADD = PRIMITIVES["add"]
 Rebuild = Callable[[Node], Node]
 
 
@@ -155,18 +155,3 @@ def scale_before_columns(node: Node) -> Outcome:
     if less_equal(x.shape[-2], w.shape[-2]) is True:
         return Refused("the right operand has no fewer rows")
     return make(MATMUL, x, make(node.primitive, w, _with_rows(factor, w)))
-
-
-@rule("(x * c) d -> x * (c d), c and d constant", "mul", regime="substitute")
-def merge_scales(node: Node) -> Outcome:
-    """Two scales are one."""
-    inner, second = node.inputs
-    if inner.name != "mul":
-        return Refused("the first operand is not scaled")
-    a, b = uniform(inner.inputs[1]), uniform(second)
-    if a is None or b is None:
-        return Refused("the scales are not uniform constants")
-    both = (a.astype(np.float64) * b.astype(np.float64)).astype(a.dtype)
-    if not np.isfinite(both) or abs(both) < np.finfo(inner.dtype.numpy).tiny:
-        return Refused("the product of the scales is no normal number")
-    return make(MUL, inner.inputs[0], broadcast(constant(np.array(both)), node.shape))

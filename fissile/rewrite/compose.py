@@ -15,11 +15,14 @@ from fissile.ir.primitive import (
     BROADCAST,
     CAST,
     CONCAT,
+    GATHER,
     PAD,
+    PRIMITIVES,
     RESHAPE,
     SLICE,
     TRANSPOSE,
     cast,
+    scalar,
 )
 from fissile.rewrite.rule import Outcome, Refused, rule
 from fissile.rewrite.shape import (
@@ -134,6 +137,87 @@ def slice_of_broadcast(node: Node) -> Outcome:
         return broadcast(x, node.shape)
     small = make(SLICE, x, starts=tuple(starts), steps=tuple(steps), shape=tuple(shape))
     return broadcast(small, node.shape)
+
+
+@rule("slice(gather(x, i)) -> gather(slice(x), slice(i))", "slice")
+def slice_of_gather(node: Node) -> Outcome:
+    """What is left out is neither looked up nor read."""
+    inner = node.inputs[0]
+    if inner.primitive is not GATHER:
+        return Refused("the operand is no gather")
+    x, indices = inner.inputs
+    axis, count = inner.attr("axis"), indices.type.rank
+    columns = {key: node.attr(key) for key in ("starts", "steps", "shape")}
+    chosen = {key: c[axis : axis + count] for key, c in columns.items()}
+    whole: dict[str, tuple[DimLike, ...]] = {"starts": (0,), "steps": (1,)}
+    whole["shape"] = (x.shape[axis],)
+    kept = {key: (*c[:axis], *whole[key], *c[axis + count :]) for key, c in columns.items()}
+    return make(GATHER, make(SLICE, x, **kept), make(SLICE, indices, **chosen), axis=axis)
+
+
+@rule("slice(pad(x)) -> pad(slice(x)), or slice(x) where it takes nothing of the border", "slice")
+def slice_of_pad(node: Node) -> Outcome:
+    """A border that is cut off again is not made."""
+    border = node.inputs[0]
+    if border.primitive is not PAD:
+        return Refused("the operand is no pad")
+    attrs = [node.attr(key) for key in ("starts", "steps", "shape")]
+    sides = border.attr("low"), border.attr("high")
+    rows = [_within(*row) for row in zip(*attrs, *sides, border.inputs[0].shape, strict=True)]
+    known = [row for row in rows if row is not None]
+    if len(known) < len(rows):
+        return Refused("how much of the border is taken is not known, or nothing but border")
+    starts, shape, low, high = (tuple(column) for column in zip(*known, strict=True))
+    inside = make(SLICE, border.inputs[0], starts=starts, steps=attrs[1], shape=shape)
+    return make(PAD, inside, low=low, high=high, value=border.attr("value"))
+
+
+_Row = tuple[DimLike, DimLike, DimLike, DimLike]
+
+
+def _within(
+    start: DimLike, step: DimLike, n: DimLike, low: DimLike, high: DimLike, extent: DimLike
+) -> _Row | None:
+    """(start, extent, low, high) of a slice of a padded axis: first the slice of what is inside, then its border."""
+    if is_same(low, 0) and is_same(high, 0):
+        return start, n, 0, 0
+    if (
+        not isinstance(step, int)
+        or less_equal(0, low) is not True
+        or less_equal(0, high) is not True
+    ):
+        return None
+    first, last = (start, start + step * (n - 1)) if step > 0 else (start + step * (n - 1), start)
+    if less_equal(low, first) is True and less_equal(last + 1, low + extent) is True:
+        return start - low, n, 0, 0
+    numbers = [d for d in (start, n, low, extent) if isinstance(d, int)]
+    if len(numbers) < 4 or step != 1:
+        return None
+    at, count, before, size = numbers
+    begin, end = max(at - before, 0), min(at + count - before, size)
+    if begin >= end:
+        return None
+    return begin, end - begin, max(before - at, 0), max(at + count - before - size, 0)
+
+
+@rule("slice(reshape(x)) -> reshape(slice(x)), the reshape adding or dropping unit axes", "slice")
+def slice_of_view(node: Node) -> Outcome:
+    """Unit axes are not in the way."""
+    inner = node.inputs[0]
+    if inner.primitive is not RESHAPE:
+        return Refused("the operand is no reshape")
+    x = inner.inputs[0]
+    here = [a for a, d in enumerate(inner.shape) if not is_unit(d)]
+    there = [a for a, d in enumerate(x.shape) if not is_unit(d)]
+    if not is_same_shape([inner.shape[a] for a in here], [x.shape[a] for a in there]):
+        return Refused("the reshape does more than adding or dropping unit axes")
+    if not all(is_unit(d) for a, d in enumerate(node.shape) if a not in here):
+        return Refused("nothing is taken along a unit axis")
+    starts, steps, shape = [0] * len(x.shape), [1] * len(x.shape), list(x.shape)
+    for a, b in zip(here, there, strict=True):
+        starts[b], steps[b], shape[b] = (node.attr(k)[a] for k in ("starts", "steps", "shape"))
+    cut = make(SLICE, x, starts=tuple(starts), steps=tuple(steps), shape=tuple(shape))
+    return view(cut, node.shape)
 
 
 @rule("pad(x, nothing) -> x", "pad")
@@ -300,3 +384,38 @@ def drop_reduce(node: Node) -> Outcome:
     if not all(is_unit(x.shape[a]) for a in node.attr("axes")):
         return Refused("an axis is not provably 1")
     return view(x, node.shape)
+
+
+_REPEATED = ("reduce_sum", "reduce_max", "reduce_min")
+
+
+@rule(
+    "reduce(broadcast(x)) -> broadcast(reduce(x)), sums times how often x is repeated", *_REPEATED
+)
+def reduce_of_broadcast(node: Node) -> Outcome:
+    """Equal elements are not combined one by one."""
+    inner, axes = node.inputs[0], node.attr("axes")
+    if inner.primitive is not BROADCAST:
+        return Refused("the operand is no broadcast")
+    x = inner.inputs[0]
+    lead = inner.type.rank - x.type.rank
+    own: list[int] = []
+    times = 1
+    for a in axes:
+        extent = inner.shape[a]
+        if a >= lead and is_same(x.shape[a - lead], extent):
+            own.append(a - lead)
+        elif a >= lead and not is_unit(x.shape[a - lead]):
+            return Refused(f"axis {a} is broadcast or not, which only a call knows")
+        elif not isinstance(extent, int) or extent < 1:
+            return Refused("how often it is repeated is not known")
+        else:
+            times *= extent
+    kept = tuple(d for a, d in enumerate(x.shape) if a + lead not in axes)
+    small = view(make(node.primitive, x, axes=tuple(own)) if own else x, kept)
+    if times > 1 and node.name == "reduce_sum":
+        if not x.dtype.is_float or x.dtype is BFLOAT16:
+            return Refused("repeated integers or bfloat16 are added up one by one")
+        factor = make(BROADCAST, scalar(times, x.dtype), shape=kept)
+        small = make(PRIMITIVES["mul"], small, factor)
+    return broadcast(small, node.shape)

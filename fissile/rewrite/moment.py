@@ -9,13 +9,23 @@ from __future__ import annotations
 import numpy as np
 
 from fissile.ir.graph import Node, make
-from fissile.ir.primitive import MATMUL, PRIMITIVES, SLICE, constant, constant_value
+from fissile.ir.primitive import (
+    CONCAT,
+    GATHER,
+    MATMUL,
+    PAD,
+    PRIMITIVES,
+    SLICE,
+    constant,
+    constant_value,
+)
 from fissile.rewrite.algebra import number
 from fissile.rewrite.rule import Outcome, Refused, rule
 from fissile.rewrite.shape import broadcast, is_unit, view
 
 ADD, SUB, MUL, DIV = (PRIMITIVES[name] for name in ("add", "sub", "mul", "div"))
 REDUCE_SUM, MAX = PRIMITIVES["reduce_sum"], PRIMITIVES["max"]
+_REDUCED = ("reduce_sum", "reduce_max", "reduce_min")
 LOSS = 1024  # rounding may grow so many times at most
 
 
@@ -36,6 +46,136 @@ def sum_before_product(node: Node) -> Outcome:
         lead = (*row.shape[:-1], 1, row.shape[-1])
         return view(make(MATMUL, view(row, lead), b), node.shape)
     return Refused("it does not sum over rows alone or columns alone")
+
+
+@rule("slice(reduce(x)) -> reduce(slice(x))", "slice", regime="substitute")
+def slice_before_reduce(node: Node) -> Outcome:
+    """What is left out is not reduced."""
+    inner = node.inputs[0]
+    if inner.primitive.kind != "reduce":
+        return Refused("what is sliced is no reduction")
+    x, axes = inner.inputs[0], inner.attr("axes")
+    kept = [a for a in range(x.type.rank) if a not in axes]
+    starts, steps, shape = [0] * x.type.rank, [1] * x.type.rank, list(x.shape)
+    for k, a in enumerate(kept):
+        starts[a], steps[a], shape[a] = (node.attr(key)[k] for key in ("starts", "steps", "shape"))
+    cut = make(SLICE, x, starts=tuple(starts), steps=tuple(steps), shape=tuple(shape))
+    return make(inner.primitive, cut, axes=axes)
+
+
+@rule("reduce(M x) -> M(reduce(x)), M a border, gather or concat along what is kept", *_REDUCED,
+      regime="substitute")  # fmt: skip
+def reduce_before_move(node: Node) -> Outcome:
+    """What is repeated or joined is reduced once, or where it is made."""
+    moved, axes = node.inputs[0], node.attr("axes")
+    after = _axes_after(moved.type.rank, axes)
+    if moved.name == "concat" and (axis := moved.attr("axis")) not in axes:
+        pieces = [make(node.primitive, x, axes=axes) for x in moved.inputs]
+        return make(CONCAT, *pieces, axis=after[axis])
+    if moved.name == "gather" and moved.inputs[1].type.rank == 1 and moved.attr("axis") not in axes:
+        small = make(node.primitive, moved.inputs[0], axes=axes)
+        return make(GATHER, small, moved.inputs[1], axis=after[moved.attr("axis")])
+    if moved.name == "pad" and _keeps_border(moved, axes, node.name):
+        small = make(node.primitive, moved.inputs[0], axes=axes)
+        sides = {side: tuple(moved.attr(side)[a] for a in after) for side in ("low", "high")}
+        return make(PAD, small, value=moved.attr("value"), **sides)
+    return Refused("what is reduced is no border, gather or concat along what is kept")
+
+
+def _axes_after(rank: int, axes: tuple[int, ...]) -> dict[int, int]:
+    """Where each kept axis is after a reduction."""
+    kept = (a for a in range(rank) if a not in axes)
+    return {a: k for k, a in enumerate(kept)}
+
+
+def _keeps_border(border: Node, axes: tuple[int, ...], name: str) -> bool:
+    """Whether the border is only along kept axes, and reduces to its own value."""
+    if any(border.attr(side)[a] != 0 for side in ("low", "high") for a in axes):
+        return False
+    if name == "reduce_sum":
+        return not np.any(border.attr("value").array != 0)
+    return all(isinstance(n := border.shape[a], int) and n > 0 for a in axes)
+
+
+@rule("sum(concat(x, y)) -> sum(x) + sum(y), max(concat(x, y)) -> max(max(x), max(y))", *_REDUCED,
+      regime="substitute")  # fmt: skip
+def reduce_pieces(node: Node) -> Outcome:
+    """Pieces that are only reduced need not be joined."""
+    whole, axes = node.inputs[0], node.attr("axes")
+    if whole.name != "concat" or whole.attr("axis") not in axes:
+        return Refused("what is reduced is no concat along a reduced axis")
+    first, *others = (make(node.primitive, x, axes=axes) for x in whole.inputs)
+    combine = PRIMITIVES[node.primitive.combine]
+    for other in others:
+        first = make(combine, first, other)
+    return first
+
+
+@rule("sum of x * c over rows -> c' x, of x * r over columns -> x r'", "reduce_sum",
+      regime="substitute")  # fmt: skip
+def weighted_sum_to_product(node: Node) -> Outcome:
+    """A weighted sum is a product with a vector, which may join other products (Korch section 4, with other ones)."""
+    weighted = node.inputs[0]
+    rank = weighted.type.rank
+    if weighted.name != "mul" or rank < 2:
+        return Refused("what is summed is not weighted")
+    if node.attr("axes") not in ((rank - 1,), (rank - 2,)):
+        return Refused("it does not sum over rows alone or columns alone")
+    summed = node.attr("axes")[0]
+    other = 2 * rank - 3 - summed
+    for x, factor in (weighted.inputs, weighted.inputs[::-1]):
+        vector = _repeated_along(factor, other)
+        if vector is None or x.name == "broadcast":
+            continue
+        batch = tuple(d for a, d in enumerate(x.shape) if a < rank - 2)
+        vector = broadcast(vector, (*batch, x.shape[summed]))
+        column = summed == rank - 1
+        shape = (*batch, *((x.shape[summed], 1) if column else (1, x.shape[summed])))
+        pair = (x, view(vector, shape)) if column else (view(vector, shape), x)
+        return view(make(MATMUL, *pair), node.shape)
+    return Refused("the weights are not the same along the other axis")
+
+
+def _repeated_along(factor: Node, axis: int) -> Node | None:
+    """What a broadcast repeats along an axis, without that axis."""
+    if factor.name != "broadcast":
+        return None
+    small = factor.inputs[0]
+    at = axis - (factor.type.rank - small.type.rank)
+    if at >= 0 and not is_unit(small.shape[at]):
+        return None
+    return view(small, tuple(d for a, d in enumerate(small.shape) if a != at))
+
+
+@rule("sum of -x -> -(sum of x), (-x) w -> -(x w), x (-w) -> -(x w)", "reduce_sum", "matmul", "conv",
+      regime="substitute", opens=False)  # fmt: skip
+def negation_last(node: Node) -> Outcome:
+    """The sign goes over the result, and meets other signs."""
+    negated = [k for k, x in enumerate(node.inputs) if x.name == "neg"]
+    if not negated:
+        return Refused("no operand is negated")
+    inputs = list(node.inputs)
+    inputs[negated[0]] = inputs[negated[0]].inputs[0]
+    return make(PRIMITIVES["neg"], make(node.primitive, *inputs, **dict(node.attrs)))
+
+
+@rule("slice(a b) -> slice(a) slice(b), rows of a and columns of b", "slice", regime="substitute")
+def slice_before_product(node: Node) -> Outcome:
+    """What is left out is not multiplied."""
+    product = node.inputs[0]
+    if product.name != "matmul":
+        return Refused("what is sliced is no product")
+    a, b = product.inputs
+    columns = [node.attr(key) for key in ("starts", "steps", "shape")]
+    depth = 0, 1, a.shape[-1]
+    left, right = (
+        dict(zip(("starts", "steps", "shape"), rows, strict=True))
+        for rows in (
+            [(*c[:-1], d) for c, d in zip(columns, depth, strict=True)],
+            [(*c[:-2], d, c[-1]) for c, d in zip(columns, depth, strict=True)],
+        )
+    )
+    return make(MATMUL, make(SLICE, a, **left), make(SLICE, b, **right))
 
 
 _INCREASING = ("max", "min", "add", "sub", "mul")

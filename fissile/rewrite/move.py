@@ -18,6 +18,7 @@ from fissile.rewrite.shape import (
     broadcast,
     expanded,
     is_constant,
+    is_same,
     is_unit,
     uniform,
 )
@@ -146,6 +147,60 @@ def function_after_slice(node: Node) -> Outcome:
         return Refused("what is sliced is no elementwise primitive")
     cut = [make(SLICE, x, **dict(node.attrs)) for x in inner.inputs]
     return make(inner.primitive, *cut, **dict(inner.attrs))
+
+
+@rule("slice(concat(x, y)) -> concat(slice(x), slice(y))", "slice", regime="substitute")
+def slice_before_concat(node: Node) -> Outcome:
+    """What is left out is not joined."""
+    whole = node.inputs[0]
+    if whole.primitive is not CONCAT:
+        return Refused("the operand is no concat")
+    axis = whole.attr("axis")
+    starts, steps, shape = (node.attr(key) for key in ("starts", "steps", "shape"))
+    if not is_same(steps[axis], 1):
+        return Refused("it steps along the joined axis")
+    is_all = is_same(shape[axis], whole.shape[axis])
+    taken = [(x, 0, x.shape[axis]) for x in whole.inputs] if is_all else _taken(node, whole)
+    if taken is None:
+        return Refused("which pieces it cuts is not known")
+    pieces = [
+        make(SLICE, x, starts=(*starts[:axis], start, *starts[axis + 1 :]), steps=steps,
+             shape=(*shape[:axis], n, *shape[axis + 1 :]))
+        for x, start, n in taken
+    ]  # fmt: skip
+    return make(CONCAT, *pieces, axis=axis)
+
+
+def _taken(node: Node, whole: Node) -> list[tuple[Node, DimLike, DimLike]] | None:
+    """(piece, start, extent) of what a slice takes of the pieces of a concat."""
+    axis = whole.attr("axis")
+    first, n = node.attr("starts")[axis], node.shape[axis]
+    extents = [x.shape[axis] for x in whole.inputs]
+    known = [d for d in extents if isinstance(d, int)]
+    if not isinstance(first, int) or not isinstance(n, int) or len(known) < len(extents):
+        return None
+    found: list[tuple[Node, DimLike, DimLike]] = []
+    offset = 0
+    for x, extent in zip(whole.inputs, known, strict=True):
+        begin, end = max(first - offset, 0), min(first + n - offset, extent)
+        if begin < end:
+            found.append((x, begin, end - begin))
+        offset += extent
+    return found or None
+
+
+@rule("(x + r) + s -> x + (r + s), r and s repeated; the same for *, max, min", "add", "mul",
+      "max", "min", regime="substitute", opens=False)  # fmt: skip
+def small_operands_first(node: Node) -> Outcome:
+    """What is repeated along the same axes is combined where it is small."""
+    for inner, second in (node.inputs, node.inputs[::-1]):
+        if inner.primitive is not node.primitive or second.primitive is not BROADCAST:
+            continue
+        for x, first in (inner.inputs, inner.inputs[::-1]):
+            if first.primitive is BROADCAST and x.primitive is not BROADCAST:
+                return make(node.primitive, x, make(node.primitive, first, second))
+        return Refused("the inner operator has not one broadcast as an operand")
+    return Refused("it is no operator over one of the same name and a broadcast")
 
 
 @rule("gather(f(x, c), i) -> f(gather(x, i), c), i constant and fewer", "gather",

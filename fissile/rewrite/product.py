@@ -127,16 +127,24 @@ def factor_out_of_sum(node: Node) -> Outcome:
     if scaled.name not in ("mul", "div") or not axes:
         return Refused("what is summed is not scaled")
     x, factor = scaled.inputs
+    kept = _same_along(factor, axes)
+    if isinstance(kept, Refused):
+        other = _same_along(x, axes) if scaled.name == "mul" else kept
+        if isinstance(other, Refused):
+            return kept
+        x, kept = factor, other
+    return make(scaled.primitive, make(node.primitive, x, axes=axes), broadcast(kept, node.shape))
+
+
+def _same_along(factor: Node, axes: tuple[int, ...]) -> Outcome:
+    """What a broadcast repeats along `axes`, without them."""
     if factor.primitive is not BROADCAST:
         return Refused("the scale is no broadcast")
     small = factor.inputs[0]
     lead = factor.type.rank - small.type.rank
-    summed = [a for a in axes if a >= lead]
-    if any(not is_unit(small.shape[a - lead]) for a in summed):
+    if any(not is_unit(small.shape[a - lead]) for a in axes if a >= lead):
         return Refused("the scale varies along what is summed")
-    kept = tuple(d for a, d in enumerate(small.shape) if a + lead not in axes)
-    total = make(node.primitive, x, axes=axes)
-    return make(scaled.primitive, total, broadcast(view(small, kept), node.shape))
+    return view(small, tuple(d for a, d in enumerate(small.shape) if a + lead not in axes))
 
 
 @rule("sum(x + b) -> sum(x) + n b, b uniform", "reduce_sum", regime="substitute")

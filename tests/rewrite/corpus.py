@@ -176,6 +176,34 @@ def slice_of_broadcast(draw: Draw) -> Node:
 
 
 @instance
+def slice_of_gather(draw: Draw) -> Node:
+    x = source(extents(draw, 3))
+    axis = draw(st.integers(0, 2))
+    indices = one(draw, constant(np.array([0, -1, 0])), source([2, 3], "i", INT64))
+    return some_slice(draw, P("gather", x, indices, axis=axis))
+
+
+@instance
+def slice_of_pad(draw: Draw) -> Node:
+    x = source([4, 3, *extents(draw, 1)])
+    whole = zero_border(x, (2, 1, 0), (1, 0, 0), draw(st.sampled_from((0, 3))))
+    ways = (((1, 0, 0), (1, 1, 1), (4, 4)), ((3, 1, 0), (2, 1, 1), (2, 3)),
+            ((4, 3, 0), (-2, -1, 1), (2, 3)), ((2, 2, 0), (1, 1, 1), (5, 1)))  # fmt: skip
+    starts, steps, shape = draw(st.sampled_from(ways))
+    return P("slice", whole, starts=starts, steps=steps, shape=(*shape, x.shape[2]))
+
+
+@instance
+def slice_of_view(draw: Draw) -> Node:
+    a, b = 7, draw(st.sampled_from((5, symbol("d5", 1))))
+    x = source([1, a, b]) if draw(st.booleans()) else source([a, 1, b])
+    shape = draw(st.sampled_from(((a, b), (a, b, 1), (1, a, 1, b))))
+    where = [(2, -1, 3) if d == a else (4, -2, 2) if d != 1 else (0, 1, 1) for d in shape]
+    starts, steps, extent = zip(*where, strict=True)
+    return P("slice", P("reshape", x, shape=shape), starts=starts, steps=steps, shape=extent)
+
+
+@instance
 def drop_pad(draw: Draw) -> Node:
     x = tensor(draw)
     return zero_border(x, (0,) * x.type.rank, (0,) * x.type.rank)
@@ -263,6 +291,14 @@ def drop_reduce(draw: Draw) -> Node:
     name = draw(st.sampled_from(("reduce_sum", "reduce_prod", "reduce_max", "reduce_min")))
     a, b = extents(draw, 2)
     return P(name, source([1, a, 1, b]), axes=draw(st.sampled_from(((0,), (2,), (0, 2), ()))))
+
+
+@instance
+def reduce_of_broadcast(draw: Draw) -> Node:
+    a, b = extents(draw, 2)
+    x = P("broadcast", source([a, 1, b]), shape=(3, a, 6, b))
+    name = draw(st.sampled_from(("reduce_sum", "reduce_max", "reduce_min")))
+    return P(name, x, axes=draw(st.sampled_from(((0,), (2,), (1, 2), (0, 1), (1,), (0, 3)))))
 
 
 # ---------------------------------------------------------------- fold

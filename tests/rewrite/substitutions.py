@@ -164,7 +164,8 @@ def factor_out_of_sum(draw: Draw) -> tuple[Node, ...]:
     scale = spread(source([5, 1], "s"), x.shape)
     name = draw(st.sampled_from(("mul", "div")))
     axes = draw(st.sampled_from(((2,), (0, 2), (0,))))
-    return (P("reduce_sum", P(name, x, scale), axes=axes),)
+    pair = draw(st.permutations([x, scale])) if name == "mul" else (x, scale)
+    return (P("reduce_sum", P(name, *pair), axes=axes),)
 
 
 @instance
@@ -285,10 +286,96 @@ def scale_before_columns(draw: Draw) -> tuple[Node, ...]:
 
 
 @instance
-def merge_scales(draw: Draw) -> tuple[Node, ...]:
+def small_operands_first(draw: Draw) -> tuple[Node, ...]:
     x = image(draw, 3)
-    inner = P("mul", x, spread(scalar(draw(st.sampled_from((0.3, -2))), FLOAT32), x.shape))
-    return (P("mul", inner, spread(scalar(7, FLOAT32), x.shape)),)
+    name = draw(st.sampled_from(("add", "mul", "max", "min")))
+    small = [
+        spread(scalar(0.3, FLOAT32), x.shape),
+        per_channel(x),
+        spread(source([1], "s"), x.shape),
+    ]
+    first, second, _ = draw(st.permutations(small))
+    return (P(name, P(name, x, first), second),)
+
+
+@instance
+def slice_before_reduce(draw: Draw) -> tuple[Node, ...]:
+    x = source([3, 5, draw(st.sampled_from((7, symbol("d7", 1))))])
+    name = draw(st.sampled_from(("reduce_sum", "reduce_max", "reduce_prod")))
+    inner = P(name, x, axes=draw(st.sampled_from(((2,), (1,), (1, 2)))))
+    n = inner.type.rank
+    return (P("slice", inner, starts=(1,) * n, steps=(1,) * n, shape=(2,) * n),)
+
+
+@instance
+def slice_before_concat(draw: Draw) -> tuple[Node, ...]:
+    if draw(st.booleans()):
+        whole = P("concat", source([3, 5]), source([2, 5], "y"), source([4, 5], "z"), axis=0)
+        cut = {"starts": (1, 4), "steps": (1, -2), "shape": (draw(st.integers(3, 8)), 2)}
+        return (P("slice", whole, **cut),)
+    d = draw(st.sampled_from((3, symbol("d3", 1))))
+    whole = P("concat", source([d, 5]), source([2, 5], "y"), axis=0)
+    return (P("slice", whole, starts=(0, 4), steps=(1, -2), shape=(whole.shape[0], 2)),)
+
+
+@instance
+def slice_before_product(draw: Draw) -> tuple[Node, ...]:
+    product = P("matmul", source([2, 5, 3]), source([2, 3, 7], "b"))
+    starts, shape = draw(st.sampled_from((((0, 4, 1), (2, 2, 3)), ((1, 3, 0), (1, 1, 7)))))
+    return (P("slice", product, starts=starts, steps=(1, -2, 1), shape=shape),)
+
+
+def _reduction(draw: Draw) -> str:
+    name: str = draw(st.sampled_from(("reduce_sum", "reduce_max", "reduce_min")))
+    return name
+
+
+@instance
+def reduce_before_move(draw: Draw) -> tuple[Node, ...]:
+    x = source([3, 5, 7])
+    name = _reduction(draw)
+    value = 0 if name == "reduce_sum" else draw(st.sampled_from((0, -np.inf, 2)))
+    moved = draw(
+        st.sampled_from(
+            (
+                zero_border(x, (0, 1, 0), (0, 2, 0), value),
+                P("gather", x, constant(np.array([4, 4, 0])), axis=1),
+                P("concat", x, source([3, 2, 7], "y"), axis=1),
+            )
+        )
+    )
+    return (P(name, moved, axes=draw(st.sampled_from(((0,), (2,), (0, 2))))),)
+
+
+@instance
+def reduce_pieces(draw: Draw) -> tuple[Node, ...]:
+    d = draw(st.sampled_from((5, symbol("d5", 1), 1)))
+    whole = P("concat", source([3, d]), source([3, 2], "y"), source([3, 1], "z"), axis=1)
+    return (P(_reduction(draw), whole, axes=draw(st.sampled_from(((1,), (0, 1))))),)
+
+
+@instance
+def weighted_sum_to_product(draw: Draw) -> tuple[Node, ...]:
+    x = source([2, draw(st.sampled_from((5, symbol("d5", 1), 1))), 7])
+    axis = draw(st.integers(1, 2))
+    batch = draw(st.sampled_from((1, 2)))
+    small = [batch, x.shape[1], 1] if axis == 1 else [batch, 1, 7]
+    factor = spread(source(small, "s"), x.shape)
+    weighted = P("mul", *draw(st.permutations([x, factor])))
+    return (P("reduce_sum", weighted, axes=(axis,)),)
+
+
+@instance
+def negation_last(draw: Draw) -> tuple[Node, ...]:
+    x, w = source([5, 3]), source([3, 4], "w")
+    negated = P("neg", x)
+    ways = (
+        P("reduce_sum", negated, axes=(1,)),
+        P("matmul", negated, w),
+        P("matmul", x, P("neg", w)),
+        P("matmul", negated, P("neg", w)),
+    )
+    return (draw(st.sampled_from(ways)),)
 
 
 @instance

@@ -28,7 +28,13 @@ from tests.rewrite.corpus import (
     zero_border,
 )
 
-SUMMED = ("sink_transpose_reduce", "sink_split_reduce", "power_to_mul", "tanh_of_softplus")
+SUMMED = (
+    "reduce_of_broadcast",
+    "sink_transpose_reduce",
+    "sink_split_reduce",
+    "power_to_mul",
+    "tanh_of_softplus",
+)
 QUICK = settings(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.filter_too_much]
 )
@@ -141,6 +147,45 @@ REFUSALS: list[tuple[str, str, Callable[[], Node]]] = [
         "slice_of_broadcast",
         "only a call knows",
         lambda: _cut(P("broadcast", source([A]), shape=(B,)), (0,), (1,)),
+    ),
+    ("slice_of_gather", "no gather", lambda: _cut(X, (0, 1, 0), (2, 2, A))),
+    ("slice_of_pad", "no pad", lambda: _cut(X, (0, 1, 0), (2, 2, A))),
+    (
+        "slice_of_pad",
+        "nothing but border",
+        lambda: _cut(zero_border(X, (0, 2, 0), (0, 0, 0)), (0, 0, 0), (2, 1, A)),
+    ),
+    (
+        "slice_of_pad",
+        "not known",
+        lambda: _cut(zero_border(X, (0, 0, 0), (0, 0, 2)), (0, 0, 3), (2, 3, 2)),
+    ),
+    ("slice_of_view", "no reshape", lambda: _cut(X, (0, 1, 0), (2, 2, A))),
+    (
+        "slice_of_view",
+        "more than adding",
+        lambda: _cut(P("reshape", X, shape=(6, A)), (0, 0), (1, A)),
+    ),
+    (
+        "slice_of_view",
+        "nothing is taken",
+        lambda: _cut(P("reshape", X, shape=(1, 2, 3, A)), (0, 0, 0, 0), (0, 2, 3, A)),
+    ),
+    ("reduce_of_broadcast", "no broadcast", lambda: P("reduce_sum", X, axes=(2,))),
+    (
+        "reduce_of_broadcast",
+        "only a call knows",
+        lambda: P("reduce_sum", P("broadcast", source([A]), shape=(2, B)), axes=(1,)),
+    ),
+    (
+        "reduce_of_broadcast",
+        "not known",
+        lambda: P("reduce_max", P("broadcast", source([1]), shape=(2, B)), axes=(1,)),
+    ),
+    (
+        "reduce_of_broadcast",
+        "one by one",
+        lambda: P("reduce_sum", P("broadcast", source([1], of=INT32), shape=(2, 3)), axes=(1,)),
     ),
     ("drop_pad", "adds elements", lambda: zero_border(X, (0, 1, 0), (0, 0, 0))),
     ("merge_pads", "no pad", lambda: zero_border(X, (0, 1, 0), (0, 0, 0))),
