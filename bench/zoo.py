@@ -32,9 +32,8 @@ from fissile.compare.table import machine_line
 from fissile.runtime.machine import facts
 
 EXTENTS = {"batch": 1, "seq": 128, "h4": 56, "w4": 56, "h32": 7, "w32": 7}
-SMALL_HEADS = {
-    "yolov4": 255
-}  # output channels whose logits go through exp: small, so that no box overflows
+# output channels whose logits go through exp: small, so that no box overflows
+SMALL_HEADS = {"yolov4": 255}
 TIMEOUT = 4000
 
 
