@@ -12,9 +12,10 @@ test:
 	.ci/run
 
 # make zoo ZOO=folder of NAME.onnx, or of NAME.light.onnx with NAME.json: writes docs/benchmarks.md
+# ZOO_OPTIONS: those of bench/zoo.py, and names of models
 ZOO ?= zoo
 zoo: .venv-zoo/ready
-	.venv-zoo/bin/python bench/zoo.py $(ZOO)
+	.venv-zoo/bin/python bench/zoo.py $(ZOO) $(ZOO_OPTIONS)
 
 .venv-zoo/ready: pyproject.toml
 	$(PYTHON) -m venv .venv-zoo
