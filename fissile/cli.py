@@ -28,6 +28,7 @@ from fissile.commands.opening import (
     write_plan,
 )
 from fissile.commands.options import common, compiling, parse_shapes, read_inputs, write_npz
+from fissile.commands.report import report_command
 from fissile.commands.store import store_group
 from fissile.commands.tune import tune_command, tune_model
 from fissile.console import plain, say, set_up, silent, versions, why_cores
@@ -371,6 +372,7 @@ cli.add_command(bench_command)
 cli.add_command(tune_command)
 cli.add_command(store_group)
 cli.add_command(verify_command)
+cli.add_command(report_command)
 cli.add_command(fission_command)
 
 

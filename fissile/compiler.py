@@ -199,6 +199,18 @@ def why(
     return list(rewrite.misses(work.graph, asked))
 
 
+def near_misses(
+    model: Model, *, shapes: Shapes | None = None, disable: Sequence[str] = ()
+) -> dict[str, list[Miss]]:
+    """`why` of every rule that is chosen by cost, after what always applies; a rule that never declines has none."""
+    source, chosen = _source(model, None), Options(disable=tuple(disable))
+    request = Request(source, _targets("native"), default_threads(), _plain_shapes(shapes), chosen)
+    pipeline, rewrite = import_module("fissile.pipeline"), import_module("fissile.rewrite")
+    work = pipeline.run(_work(pipeline, request), lambda event: None, "canonicalize")
+    rules = (r for r in rewrite.RULES.values() if r.regime == "substitute" and r.name not in disable)
+    return {rule.name: list(rewrite.misses(work.graph, rule)) for rule in rules}
+
+
 # ---------------------------------------------------------------- what is asked for
 
 

@@ -47,8 +47,9 @@ from fissile.orchestrate.orchestrate import orchestrate
 from fissile.orchestrate.plan import Anchor, Kernel, Plan
 from fissile.orchestrate.plan_file import read_plan
 from fissile.orchestrate.roofline import work as work_of
+from fissile.report import record
 from fissile.rewrite import canonicalize, estimator, substitute
-from fissile.rewrite.substitute import Firing
+from fissile.rewrite.engine import Firing
 from fissile.runtime.artifact import Contents, TargetCode, artifact_bytes
 from fissile.runtime.weights import Weight, layout
 from fissile.schedule.kernel import Lowered
@@ -92,6 +93,7 @@ class Work:
     operators: OperatorGraph | None = None
     graph: Graph | None = None
     fired: Mapping[str, int] | None = None
+    examples: tuple[Firing, ...] = ()  # of what `fired` counts
     log: tuple[Firing, ...] = ()
     plan: Plan | None = None
     weights: tuple[tuple[Node, Weight], ...] = ()
@@ -142,7 +144,7 @@ def canonicalize_graph(work: Work) -> Work:
     done = canonicalize(work.known("graph"), disabled) if work.options.rewrite else None
     if done is None:
         return replace(work, fired={})
-    return replace(work, graph=done.graph, fired=done.fired)
+    return replace(work, graph=done.graph, fired=done.fired, examples=done.log)
 
 
 def substitute_graph(work: Work) -> Work:
@@ -217,7 +219,8 @@ def pack_artifact(work: Work) -> Work:
     )
     weights = tuple(w for _, w in work.weights)
     models = [(f"foreign/{k}.onnx", m) for k, m in enumerate(foreign_models(work.known("plan")))]
-    contents = Contents(_manifest(work), targets, weights, work.report, tuple(models))
+    report = {**work.report, record.KEY: record.packed(_recorded(work))}
+    contents = Contents(_manifest(work), targets, weights, report, tuple(models))
     return replace(work, artifact=artifact_bytes(contents))
 
 
@@ -431,6 +434,25 @@ def _manifest(work: Work) -> dict[str, Any]:
         "options": work.options.key(),
         **({"certificate": dict(work.certificate)} if work.certificate else {}),
     }
+
+
+def _recorded(work: Work) -> record.Parts:
+    """What people may want to know of the compilation later; for several targets, the loop programs of the best."""
+    loops = work.loops[0]
+    return record.Parts(
+        operators=work.known("operators"),
+        plan=work.known("plan"),
+        target=loops.target.name,
+        functions=loops.functions,
+        lowered=[(name, str(row.tasks)) for name, row in loops.lowered],
+        fired=work.fired or {},
+        examples=work.examples,
+        chosen=work.log,
+        disabled=work.options.disable,
+    )
+
+
+# ---------------------------------------------------------------- summaries
 
 
 def _said_model(work: Work) -> str:

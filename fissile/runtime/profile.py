@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from fissile.runtime.memory import Words
 from fissile.runtime.plan import Launch, Plan
-from fissile.runtime.roofline import Peaks, bound
+from fissile.runtime.roofline import Bound, Peaks, bound
 
 SHARE, EXCESS = 0.02, 8.0  # what is reported as slow: of the whole run, and over the bound
 Seconds = npt.NDArray[np.float64]
@@ -101,12 +101,17 @@ class Profile:
         rows = self.rows(peaks)
         return [r for r in rows if r.share > SHARE and r.excess is not None and r.excess > EXCESS]
 
+    def least(self, index: int, peaks: Peaks) -> Bound | None:
+        """The bound of a launch in program order; None where its work is not known."""
+        constants, moved, operations = (int(x) for x in self.work[index])
+        if constants < 0:
+            return None
+        return bound(constants, moved, operations, self.weights, peaks, self.threads)
+
     def _row(self, index: int, seconds: float, whole: float, peaks: Peaks | None) -> Row:
         launch = self.launches[index]
         constants, moved, operations = (int(x) for x in self.work[index])
-        least = None
-        if peaks is not None and constants >= 0:
-            least = bound(constants, moved, operations, self.weights, peaks, self.threads)
+        least = None if peaks is None else self.least(index, peaks)
         return Row(
             launch.kernel,
             launch.nodes,
