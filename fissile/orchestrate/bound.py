@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from fissile.ir.dim import DimLike, evaluate, symbols
 from fissile.ir.graph import Node
 from fissile.ir.primitive import COLUMNS, PANEL
+from fissile.orchestrate.chain import again
 from fissile.orchestrate.formats import is_tiled
 from fissile.orchestrate.liveness import REPRESENTATIVE, stored_bytes
 from fissile.orchestrate.plan import Anchor, Kernel
@@ -222,7 +223,8 @@ def _likely(kernel: Kernel, numbers: Numbers) -> Load:
     for node in inside:
         each = _operations(node, numbers)
         if is_tiled(node):
-            operations += _product_work(kernel, node, each, need[node], numbers, strided)
+            work = _product_work(kernel, node, each, need[node], numbers, strided)
+            operations += work * times.get(node, 1.0)
         else:
             each += _PICK if _jumps(node) else 0.0
             operations += need.get(node, 0.0) * each * times.get(node, 1.0) / _VECTOR_WORK
@@ -247,7 +249,8 @@ def _product_work(
     copy = 1.0 if left in kernel.inputs or left.name == "reshape" else _COPY
     if strided.intersection(_behind(left, kernel)):
         copy = 2 * _PICK
-    copied = elements / max(columns, 1) * each / 2 * -(-columns // _BLOCK)
+    blocks = 1 if kernel.anchor is Anchor.CHAIN else -(-columns // _BLOCK)
+    copied = elements / max(columns, 1) * each / 2 * blocks
     return elements * each * min(filled, 4.0) / _PRODUCT + copy * copied
 
 
@@ -266,11 +269,13 @@ def _behind(node: Node, kernel: Kernel) -> set[Node]:
 def _times(kernel: Kernel, inside: list[Node], numbers: Numbers) -> dict[Node, float]:
     """How often an element that is computed on the way is computed again, through layouts, windows and copies."""
     ways: dict[Node, float] = dict.fromkeys(_roots(kernel), 1.0)
+    chained = kernel.anchor is Anchor.CHAIN
+    kept = again(kernel, lambda extent: _number(extent, numbers)) if chained else {}
     for node in inside:
         mine = ways.get(node, 1.0)
         for k, source in enumerate(node.inputs):
-            again = mine * (_repeats(node, numbers) if k == 0 else 1.0)
-            ways[source] = max(ways.get(source, 0.0), again)
+            more = mine * (_repeats(node, numbers) if k == 0 else 1.0)
+            ways[source] = kept.get(source, max(ways.get(source, 0.0), more))
     return ways
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from fissile.ir.graph import Node
+from fissile.orchestrate.chain import chains
 from fissile.orchestrate.formats import is_tiled
 from fissile.orchestrate.grow import grow, is_convex
 from fissile.orchestrate.identify import COSTLY, Refusal, Region, identify, memory_reads
@@ -63,6 +64,7 @@ def candidates_of(plan: Plan, limits: Limits | None = None) -> Candidates:
     for sink in range(len(search.units.all)):
         search.grow_from(sink)
     search.add_siblings()
+    search.add_chains(plan)
     return Candidates(
         search.units, tuple(search.found), tuple(greedy), search.refused, search.limited
     )
@@ -226,7 +228,15 @@ class _Search:
         if len(wanted) > len(few):
             yield (*wanted, sink)
 
-    # -------------------------------------------------------- siblings
+    # -------------------------------------------------------- chains and siblings
+
+    def add_chains(self, plan: Plan) -> None:
+        """Kernels of the greedy plan that are one kernel together although each has a linear primitive."""
+        for found in chains(plan, self.units.followed):
+            if isinstance(found, Refusal):
+                self.refused[found.reason] += 1
+            else:
+                self.keep(self.of_kernel(found))
 
     def add_siblings(self) -> None:
         """Reductions over the last axes of one tensor, which one pass computes."""

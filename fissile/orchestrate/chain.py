@@ -7,7 +7,7 @@ by the next stage alone, element for element; so a chain gives the bits of its k
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from fissile.ir.dim import DimLike, ceildiv, max_, min_
@@ -15,9 +15,11 @@ from fissile.ir.graph import Node
 from fissile.ir.primitive import PANELS
 from fissile.orchestrate.formats import is_tiled
 from fissile.orchestrate.identify import Refusal, memory_reads
-from fissile.orchestrate.plan import Anchor, Kernel
+from fissile.orchestrate.plan import Anchor, Kernel, Plan
 
-RING_BYTES = 512 * 1024  # rows of the image before the window: they and the weights stay in a private cache
+RING_BYTES = (
+    512 * 1024
+)  # rows of the image before the window: they and the weights stay in a private cache
 LEFT_BYTES = 256 * 1024  # rows of the left operand of the product behind it
 _PRODUCT_ROWS = 64  # rows of a product worth its panels' way from the cache
 _TASK_ROWS = 14  # rows of a task, so that the rows that two tasks both compute are few ...
@@ -101,8 +103,9 @@ def _mismatch(kernels: Sequence[Kernel], followed: Collection[Node]) -> str:
             return "a linear primitive reads the one before it through more than padding"
         if given in memory_reads(after.nodes[1:], followed):
             return "an epilogue reads the rows between two linear primitives"
-        if any(n in memory_reads((n2,), followed) for n in before.outputs for n2 in after.nodes[:1]
-               for n2 in after.nodes[0].inputs[1:]):  # fmt: skip
+        if given is after.nodes[0].inputs[1] or given in memory_reads(
+            after.nodes[0].inputs[1:], followed
+        ):
             return "both operands of a linear primitive come from the one before it"
     return ""
 
@@ -156,23 +159,68 @@ def image_of(chain: Chain) -> Node:
 def strip_of(chain: Chain) -> Strip | None:
     """How the chain walks its image, None when its rows do not fit local memory."""
     root = chain.window.nodes[0]
-    images, rows, width, channels = root.shape
+    _, rows, width, channels = root.shape
     across = image_of(chain).shape[2]
     stride, dilation = root.attr("strides")[0], root.attr("dilations")[0]
-    span = (root.inputs[1].shape[0] - 1) * dilation + 1
-    if not all(isinstance(d, int) for d in (width, channels, across, span)):
+    span = (whole(root.inputs[1].shape[0]) - 1) * dilation + 1
+    if not (isinstance(width, int) and isinstance(channels, int) and isinstance(across, int)):
         return None
-    bytes_ = root.dtype.compute.bytes
+    row_bytes = channels * root.dtype.compute.bytes
     most = max(1, _PRODUCT_ROWS // width)
     if isinstance(rows, int):
         most = min(most, max(1, rows))
     for group in range(most, 0, -1):
         slots = (group - 1) * stride + span
-        ring = slots * across * channels * bytes_ if chain.up else 0
-        left = group * width * channels * bytes_ if chain.down else 0
+        ring = slots * across * row_bytes if chain.up else 0
+        left = group * width * row_bytes if chain.down else 0
         if ring <= RING_BYTES and left <= LEFT_BYTES:
             return Strip(_task_rows(rows, group, chain), group, slots, span, _above(root))
     return None
+
+
+def again(kernel: Kernel, number: Callable[[DimLike], int]) -> dict[Node, float]:
+    """How often the values that a chain keeps between its stages are computed: rows at the ends of tasks twice.
+
+    number: of an extent.
+    """
+    chain = chain_of(kernel)
+    strip = strip_of(chain)
+    found = {chain.window.outputs[-1]: 1.0} if chain.down else {}
+    if chain.up is None or strip is None:
+        return found
+    stride = chain.window.nodes[0].attr("strides")[0]
+    bands = -(-number(chain.window.nodes[0].shape[1]) // number(strip.task))
+    twice = max(0, bands - 1) * max(0, strip.span - stride)
+    found[chain.up.outputs[-1]] = 1.0 + twice / max(1, number(image_of(chain).shape[1]))
+    return found
+
+
+def chains(plan: Plan, followed: Collection[Node]) -> Iterator[Kernel | Refusal]:
+    """The chains of a plan's kernels, where nothing else reads what lies between.
+
+    A window with the product before it, with the one behind it, and with both.
+    """
+    kernels = plan.kernels()
+    outputs = {n for _, n in plan.graph.outputs}
+    writer = {n: k for k in kernels for n in k.outputs}
+    readers: dict[Node, list[Kernel]] = {}
+    for kernel in kernels:
+        for node in kernel.inputs:
+            readers.setdefault(node, []).append(kernel)
+
+    def private(node: Node) -> bool:
+        return node in writer and len(readers.get(node, ())) == 1 and node not in outputs
+
+    for kernel in filter(is_window, kernels):
+        source, result = _source(kernel.nodes[0]), kernel.outputs[-1]
+        up = [writer[source]] if private(source) else []
+        down = [*readers[result]] if private(result) else []
+        if up and down:
+            yield join([*up, kernel, *down], followed)
+        if up:
+            yield join([*up, kernel], followed)
+        if down:
+            yield join([kernel, *down], followed)
 
 
 def _task_rows(rows: DimLike, group: int, chain: Chain) -> DimLike:
@@ -188,6 +236,13 @@ def _above(root: Node) -> DimLike:
     total: DimLike = 0
     node = root.inputs[0]
     while node.name == "pad":
-        total = total + node.attr("low")[1]
+        total += node.attr("low")[1]
         node = node.inputs[0]
     return total
+
+
+def whole(extent: DimLike) -> int:
+    """An extent that is known to be a number. ValueError."""
+    if not isinstance(extent, int):
+        raise ValueError(f"{extent} is no number")
+    return extent

@@ -14,7 +14,15 @@ from fissile.ir import loop as L
 from fissile.ir.dim import DimLike, ceildiv, equal
 from fissile.ir.graph import Node
 from fissile.microkernel.generate import ROW_PITCH_GAP, tile_shape
-from fissile.orchestrate.chain import LEFT_BYTES, Chain, Strip, chain_of, image_of, strip_of
+from fissile.orchestrate.chain import (
+    LEFT_BYTES,
+    Chain,
+    Strip,
+    chain_of,
+    image_of,
+    strip_of,
+    whole,
+)
 from fissile.orchestrate.follow import Index
 from fissile.orchestrate.plan import Kernel
 from fissile.schedule.kernel import Builder, Lowered
@@ -48,8 +56,9 @@ class Product(Linear):
         self.shape = tile_shape(target, self.dtype.bytes, unit if unit >= 4 else rows)
         columns, depth = self.size.columns, self.size.depth
         self.block = Extents(1, rows, columns, depth)
-        self.unit, self.most = unit, rows
         self.pitch = whole(depth) + ROW_PITCH_GAP
+        self.unit = unit
+        self.limit_rows(rows)
         self.row, self.count = L.var(f"{prefix}row"), L.var(f"{prefix}count")
         zero = L.const(0)
         self.part = L.var(f"{prefix}part")
@@ -59,13 +68,15 @@ class Product(Linear):
         }  # fmt: skip
         self.place: Callable[[], Place] | None = None
 
+    def limit_rows(self, rows: int) -> None:
+        """No block has more rows."""
+        self.most = self.block_rows = rows
+
     @property
     def packed(self) -> L.Buffer:
         """The block's rows of the left operand, and the idle ones of its last tile."""
-        rows = self.most + self.shape.rows  # type: ignore[operator]
-        return L.buffer(
-            f"{self.prefix}left", self.dtype, (rows * self.pitch,), L.Space.SCRATCH
-        )
+        size = (self.block_rows + self.shape.rows) * self.pitch
+        return L.buffer(f"{self.prefix}left", self.dtype, (size,), L.Space.SCRATCH)
 
     def _row_count(self) -> L.Expr:
         return self.count
@@ -165,7 +176,7 @@ class _Lowering:
         made = Product(kernel, target, self.build, "up_", BLOCK_ROWS, self.across)
         tile = made.shape.rows
         fitting = LEFT_BYTES // (made.pitch * made.dtype.bytes)
-        made.most = max(1, min(BLOCK_ROWS, fitting) // tile) * tile
+        made.limit_rows(max(1, min(BLOCK_ROWS, fitting) // tile) * tile)
         made.place = self._into_ring
         return made
 
@@ -197,9 +208,7 @@ class _Lowering:
     def _from_ring(self, index: Index) -> L.Expr:
         """The image's element (image, row, column, channel)."""
         _, row, column, channel = index
-        pixel = L.plus(
-            L.times(self._slot(L.minus(row, self.at.origin), 1), self.across), column
-        )
+        pixel = L.plus(L.times(self._slot(L.minus(row, self.at.origin), 1), self.across), column)
         return L.Load(self.ring, (L.plus(L.times(pixel, self.channels), channel),))
 
     def _into_left(self, index: Index) -> Place:
@@ -258,24 +267,19 @@ class _Lowering:
 
         last = L.minus(L.plus(at.first, at.rows), 1)
         chunk, total, begin = L.var("chunk"), L.var("pixels"), L.var("first_pixel")
-        blocks = _lets(
-            {
-                up.row: L.plus(begin, L.times(chunk, whole(up.most))),
-                up.count: L.minimum(
-                    L.const(whole(up.most)), L.minus(total, L.times(chunk, whole(up.most)))
-                ),
-            },
-            L.block(up.pack(), up.multiply()),
-        )
-        made = L.Alloc(up.packed, L.For(chunk, L.ceildiv(total, whole(up.most)), blocks))
+        done = L.times(chunk, up.block_rows)
+        block = {
+            up.row: L.plus(begin, done),
+            up.count: L.minimum(L.const(up.block_rows), L.minus(total, done)),
+        }
+        steps = _lets(block, L.block(up.pack(), up.multiply()))
+        made = L.Alloc(up.packed, L.For(chunk, L.ceildiv(total, up.block_rows), steps))
         base = L.times(at.number, height)
         named = {
             low: L.op("max", L.const(0), reads(at.first, 0)),
             high: L.minimum(height, reads(last, strip.span)),
             before: L.minimum(height, reads(L.minus(at.first, 1), strip.span)),
-            fresh: L.op(
-                "select", L.op("eq", q, L.const(0)), low, L.op("max", low, before)
-            ),
+            fresh: L.op("select", L.op("eq", q, L.const(0)), low, L.op("max", low, before)),
             at.origin: L.times(L.quotient(low, strip.slots), strip.slots),
             L.var("ring_start"): L.times(L.plus(base, at.origin), self.across),
             begin: L.times(L.plus(base, fresh), self.across),
@@ -288,9 +292,8 @@ class _Lowering:
         window, g, b = self.window, L.var("in_group"), L.var("block")
         channels = self.build.role("channels", self.channels)
         start = L.times(b, window.tile.lanes)
-        body = L.For(
-            b, L.ceildiv(channels, window.tile.lanes), window.block(b, start, {"columns": channels})
-        )
+        blocks = L.ceildiv(channels, window.tile.lanes)
+        body: L.Stmt = L.For(b, blocks, window.block(b, start, {"columns": channels}))
         here = {window.number: self.at.number, window.line: L.plus(self.at.first, g)}
         body = L.map_stmt(body, lambda e: L.substitute(e, here))
         return L.For(g, self.at.rows, body)
@@ -309,12 +312,6 @@ class _Lowering:
 
 def _lets(values: Mapping[L.Var, L.Expr], body: L.Stmt) -> L.Stmt:
     """`body` with names for values, each of which may use those before it."""
-    for name, value in reversed(values.items()):
+    for name, value in reversed(list(values.items())):
         body = L.Let(name, value, body)
     return body
-
-
-def whole(extent: DimLike) -> int:
-    """An extent that is known to be a number."""
-    assert isinstance(extent, int)
-    return extent

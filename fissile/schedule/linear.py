@@ -197,7 +197,8 @@ class Linear:
         width = role("across", across)
         keys = ("matrix", "row", "column", "start", "deep")
         names = [L.var(n) for n in ("at_matrix", "first_row", "first_column", "start", "deep")]
-        self.part, self.names = part, dict(zip(keys, names))
+        self.part = part
+        self.names: dict[str, L.Expr] = dict(zip(keys, names))
         matrix: L.Expr = L.const(0)
         if equal(size.matrices, 1) is not True:
             matrix = L.quotient(task, role("tiles", down * across))

@@ -88,7 +88,7 @@ class Sliding:
 
     def _outer(self, extents: tuple[DimLike, ...]) -> Index:
         """The index of a row of the image."""
-        return unflatten(self.row, extents, self.build.space.extent)
+        return tuple(unflatten(self.row, extents, self.build.space.extent))
 
     def read(self, node: Node, index: Index) -> L.Expr | None:
         """The element of a node that is in memory, None when it is computed."""
@@ -232,9 +232,7 @@ class Sliding:
         def finish(t: int) -> L.Stmt:
             return L.block(
                 *(
-                    L.Store(
-                        b, (L.substitute(a, here(t)),), L.substitute(v, here(t))
-                    )
+                    L.Store(b, (L.substitute(a, here(t)),), L.substitute(v, here(t)))
                     for b, a, v in self.results
                 )
             )
