@@ -12,8 +12,9 @@ from fissile.rewrite import (
     winograd,
 )
 from fissile.rewrite.canonicalize import canonicalize
-from fissile.rewrite.engine import Miss, Rewritten, misses, refusals
+from fissile.rewrite.engine import Rewritten, refusals
 from fissile.rewrite.estimate import estimate, estimator
+from fissile.rewrite.miss import Miss, misses
 from fissile.rewrite.rule import REGIMES, RULES, Refused, Rule
 from fissile.rewrite.substitute import Budget, Substituted, firings, substitute
 

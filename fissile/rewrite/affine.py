@@ -87,7 +87,7 @@ def absorb_scale(node: Node) -> Outcome:
 
 
 @rule("linear(M(x + b), w) -> linear(M x, w) + b w, b and w constant, M with weights that add up to 1",
-      "matmul", "conv", regime="substitute")  # fmt: skip
+      "matmul", "conv", regime="substitute", opens=False)  # fmt: skip
 def absorb_shift(node: Node) -> Outcome:
     """The shift of a normalization before a linear layer becomes part of its bias."""
     weights = constant_value(node.inputs[1])

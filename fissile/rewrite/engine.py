@@ -134,28 +134,6 @@ def refusals(graph: Graph, rule: Rule) -> list[tuple[Node, str]]:
     return found
 
 
-@dataclass(frozen=True)
-class Miss:
-    """A reason for which a rule declines, how often, and the first node: the ONNX nodes it serves, and its text."""
-
-    reason: str
-    count: int
-    where: str
-    node: str
-
-
-def misses(graph: Graph, rule: Rule) -> list[Miss]:
-    """The reasons of `refusals`, the rarest first: what nearly matches is rarer than what has nothing to do with it."""
-    found: dict[str, list[Node]] = {}
-    for node, reason in refusals(graph, rule):
-        found.setdefault(reason, []).append(node)
-    rows = [
-        Miss(reason, len(nodes), ", ".join(graph.origins.get(nodes[0], ())), str(nodes[0]))
-        for reason, nodes in found.items()
-    ]
-    return sorted(rows, key=lambda m: m.count)
-
-
 class Renewal:
     """Graphs with some nodes exchanged, brought to normal form again; what was learnt of nodes is kept between calls.
 
@@ -221,6 +199,8 @@ def _sweep(
         known={} if known is None else known,
         log=log,
     )
+    if new:
+        state.normal.update((n, n) for n in _apart(nodes, new))
     for node, target in (new or {}).items():
         _inherit(state, target, state.origins.get(node, ()))
     live = set(nodes) if graph.late else set()
@@ -231,6 +211,16 @@ def _sweep(
     result = graph.changed(outputs, state.normal)
     origins = {n: state.origins[n] for n in result.nodes() if n in state.origins}
     return replace(result, origins=origins), state.fired
+
+
+def _apart(nodes: Iterable[Node], new: Mapping[Node, Node]) -> Iterator[Node]:
+    """The nodes that the exchange does not reach: they are in normal form already."""
+    reached: set[Node] = set()
+    for node in nodes:
+        if node in new or not reached.isdisjoint(node.inputs):
+            reached.add(node)
+        else:
+            yield node
 
 
 def _normalize(root: Node, state: _Pass) -> None:

@@ -253,7 +253,7 @@ def _sample(x: Node, axes: tuple[int, ...], count: int) -> tuple[Node, int] | No
 
 
 @rule("sum((x - mean)^2) -> sum(y^2) - sum(y)^2 / n, y = x - c, c a mean of some of x", "reduce_sum",
-      regime="substitute")  # fmt: skip
+      regime="substitute", opens=False)  # fmt: skip
 def one_pass_variance(node: Node) -> Outcome:
     """Both sums in one pass over x. With c a mean of k of the n elements, (c - mean)^2 <= (n / k) variance."""
     square, axes = node.inputs[0], node.attr("axes")

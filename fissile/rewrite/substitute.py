@@ -311,7 +311,7 @@ def _joins(
             if not isinstance(key, Refused):
                 groups.setdefault(key, []).append(node)
     for members in groups.values():
-        free = tuple(_independent(members))
+        free = tuple(independent(members))
         if len(free) < _PAIR or (near is not None and not any(n in near for n in free)):
             continue
         found = memory.get((rule, free))
@@ -321,7 +321,7 @@ def _joins(
             yield Site(rule, free, found)
 
 
-def _independent(members: Sequence[Node]) -> Iterator[Node]:
+def independent(members: Sequence[Node]) -> Iterator[Node]:
     """The members that need none of those before them."""
     chosen: set[Node] = set()
     for node in members:

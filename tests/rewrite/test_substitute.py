@@ -16,7 +16,7 @@ from fissile.ir.dim import symbol
 from fissile.ir.dtype import FLOAT16, FLOAT32
 from fissile.ir.graph import Graph, Node
 from fissile.ir.primitive import cast, constant, scalar
-from fissile.rewrite import RULES, Budget, canonicalize, estimator, refusals, substitute
+from fissile.rewrite import RULES, Budget, canonicalize, estimator, misses, refusals, substitute
 from fissile.rewrite.engine import Renewal
 from fissile.rewrite.rule import enabled
 from fissile.rewrite.shape import is_same_shape
@@ -449,6 +449,47 @@ def test_only_single_and_double_floats_are_substituted() -> None:
     half = [cast(x, FLOAT16) for x in (X, source([5, 9], "w"), source([9, 2], "v"))]
     graph = graph_of(P("matmul", P("matmul", half[0], half[1]), half[2]))
     assert not list(sites(graph, tuple(RULES[n] for n in SUBSTITUTED), None))
+
+
+# ---------------------------------------------------------------- near misses
+
+
+def test_a_substitution_that_applies_says_what_the_estimate_thinks() -> None:
+    graph = graph_of(P("matmul", flat(interpolated(IMAGE, 1, 9)), weights(5, 3)), WIDE)
+
+    def rows(g: Graph) -> float:
+        return float(sum(number(n.shape[0]) for n in g.nodes() if n.name == "matmul"))
+
+    applied, declined = misses(graph, RULES["product_before_map"], rows)
+    assert applied.reason.startswith("it applies, and the estimate falls (at best -")
+    assert (applied.count, declined.count) == (1, 1)
+    applied, _ = misses(graph, RULES["product_before_map"], lambda g: -rows(g))
+    assert applied.reason.startswith("it applies, and the estimate does not fall (at best +")
+
+
+def test_a_rule_that_joins_says_who_lacks_a_partner() -> None:
+    alone = P("matmul", Y, weights(5, 2))
+    pair = [P("matmul", X, weights(5, n, seed=n)) for n in (2, 3)]
+    after = P("matmul", P("exp", P("matmul", X, weights(5, 5))), weights(5, 5, seed=3))
+    found = misses(graph_of(alone, *pair, after), RULES["merge_products"])
+    assert found[0].reason.startswith("it applies, and the estimate")
+    assert {m.reason for m in found[1:]} == {"no other node shares its operand"}
+    half = [cast(x, FLOAT16) for x in (X, source([5, 9], "w"))]
+    (only,) = misses(graph_of(P("matmul", *half)), RULES["merge_products"])
+    assert "only float32 and float64" in only.reason
+
+
+@pytest.mark.parametrize("name", SUBSTITUTED)
+def test_every_place_is_told(name: str) -> None:
+    @settings(max_examples=2, deadline=None)
+    @given(st.data())
+    def check(drawn: st.DataObject) -> None:
+        graph = graph_of(*INSTANCES[name](drawn.draw))
+        told = misses(graph, RULES[name])
+        assert told[0].reason.startswith("it applies, and the estimate")
+        assert all(m.count > 0 and m.node for m in told)
+
+    check()
 
 
 # ---------------------------------------------------------------- the search
