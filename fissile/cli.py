@@ -27,6 +27,7 @@ from fissile.commands.opening import (
     open_model,
     write_plan,
 )
+from fissile.commands.optimize import optimize_command
 from fissile.commands.options import common, compiling, parse_shapes, read_inputs, write_npz
 from fissile.commands.report import report_command
 from fissile.commands.store import store_group
@@ -342,7 +343,7 @@ def doctor_command(as_json: bool, quiet: bool, verbose: bool) -> int:
     facts = {
         **versions(),
         "target": isa,
-        "cores": f"{allowed} allowed of {os.cpu_count()} ({why_cores()})",
+        "cores": f"{allowed} allowed of {os.cpu_count()} ({why_cores(threads.cgroup_quota())})",
         "cache": f"{held.directory or 'none'}, {held.artifacts} artifacts, {held.size / 1e6:.1f} MB",
     }
     settings = {v.name: os.environ[v.name] for v in ENVIRONMENT if v.name in os.environ}
@@ -374,6 +375,7 @@ cli.add_command(store_group)
 cli.add_command(verify_command)
 cli.add_command(report_command)
 cli.add_command(fission_command)
+cli.add_command(optimize_command)
 
 
 # ---- looks ---------------------------------------------------------------------------------------

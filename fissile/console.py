@@ -10,7 +10,6 @@ import platform
 import sys
 import warnings
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 import click
 
@@ -78,11 +77,7 @@ def versions() -> dict[str, str]:
             "CPU": cpu_name()}  # fmt: skip
 
 
-def why_cores() -> str:
-    """What limits the CPUs allowed: affinity and cgroup quota."""
+def why_cores(quota: float | None) -> str:
+    """What limits the CPUs allowed: affinity and the cgroups' quota in CPUs, None where there is none."""
     affinity = len(os.sched_getaffinity(0))
-    try:
-        quota = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()[0]
-    except (OSError, IndexError):
-        quota = "max"
-    return f"affinity {affinity}, {'no quota' if quota == 'max' else 'cgroup quota'}"
+    return f"affinity {affinity}, {'no quota' if quota is None else f'cgroup quota {quota:g}'}"
