@@ -3,7 +3,8 @@
 In: an executable, its model, oracles, drawn calls. Out: a `Report`: per oracle, call and output how far
 they are apart. Invariant: the tolerance is relative to the largest finite magnitude of the expected
 output, special values must stand at equal places, and a call that the oracle itself refuses is no
-difference but is said.
+difference but is said. Only in a call with large values is an element allowed to be off by what
+roundings do to the oracle itself: the exponential of 80 is worth few digits to anybody.
 """
 
 from __future__ import annotations
@@ -19,29 +20,34 @@ import numpy as np
 from fissile import cache
 from fissile.compare.difference import Difference, difference
 from fissile.compare.draws import Draw
-from fissile.compare.oracle import Oracle, load_oracle
+from fissile.compare.oracle import Oracle, load_oracle, rounding_noise
 from fissile.errors import ArtifactError, InvalidFeed
 from fissile.runtime.artifact import Artifact, check_members
 from fissile.runtime.executable import Executable
 
 Array = np.ndarray[Any, np.dtype[Any]]
 TOLERANCE = 1e-4
+SLACK = 4.0  # roundings of two engines add up; the noise is the move of one
 
 
 @dataclass(frozen=True)
 class Row:
-    """One output in one call against one oracle."""
+    """One output in one call against one oracle.
+
+    judged: `found` less the noise of roundings, where a call with large values differs otherwise.
+    """
 
     oracle: str
     draw: str
     output: str
     found: Difference
     tolerance: float
+    judged: Difference
 
     @property
     def agrees(self) -> bool:
         """Whether the output is right."""
-        return self.found.within(self.tolerance)
+        return self.judged.within(self.tolerance)
 
 
 @dataclass(frozen=True)
@@ -79,7 +85,12 @@ class Report:
         """Plain data for `--json`."""
         rows = [asdict(row) | {"agrees": row.agrees} for row in self.rows]
         refused = list(self.refused)
-        return {"agrees": self.agrees, "rows": rows, "shapes": dict(self.shapes), "refused": refused}
+        return {
+            "agrees": self.agrees,
+            "rows": rows,
+            "shapes": dict(self.shapes),
+            "refused": refused,
+        }
 
 
 def verify(
@@ -105,7 +116,7 @@ def verify(
     failed: tuple[str, Draw] | None = None
     for draw in _with_large(calls, count, taken):
         progress(f"comparing at {draw.label}")
-        found, reasons = _compare(executable, loaded, draw, tolerance)
+        found, reasons = _compare(executable, model, loaded, draw, tolerance)
         refused += reasons
         rows += found
         shapes[draw.label] = draw.shapes
@@ -140,31 +151,62 @@ def _with_large(calls: Iterable[Draw], count: int, taken: list[Draw]) -> Iterabl
 
 
 def _compare(
-    executable: Executable, oracles: Mapping[str, Oracle], draw: Draw, tolerance: float
+    executable: Executable,
+    model: Path,
+    oracles: Mapping[str, Oracle],
+    draw: Draw,
+    tolerance: float,
 ) -> tuple[list[Row], list[str]]:
     rows: list[Row] = []
     refused: list[str] = []
+    results = _results(executable, draw)
     for name, oracle in oracles.items():
         try:
-            expected = oracle(draw.feeds)
+            expected = {key: np.asarray(array) for key, array in oracle(draw.feeds).items()}
         except Exception as error:  # noqa: BLE001 - every engine has its own way to refuse
             reason = (str(error).strip().splitlines() or [""])[0]
             refused.append(f"{name} refuses {draw.label}: {type(error).__name__}: {reason[:160]}")
             continue
-        for output, gap in _gaps(executable, draw, expected).items():
-            rows.append(Row(name, draw.label, output, gap, tolerance * draw.factor))
+        allowed = tolerance * draw.factor
+        gaps = _gaps(results, expected)
+        judged = gaps
+        if draw.factor > 1 and not all(gap.within(allowed) for gap in gaps.values()):
+            judged = _gaps(results, expected, _noise(name, model, draw, expected))
+        for output, gap in gaps.items():
+            rows.append(Row(name, draw.label, output, gap, allowed, judged[output]))
     return rows, refused
 
 
-def _gaps(
-    executable: Executable, draw: Draw, expected: Mapping[str, Array]
-) -> dict[str, Difference]:
+def _results(executable: Executable, draw: Draw) -> dict[str, Array] | str:
+    """The outputs, or why the executable refuses the call."""
     try:
-        found = executable.run(draw.feeds)
+        return executable.run(draw.feeds)
     except InvalidFeed as error:
-        reason = f"refused: {error.message} {error.reason}"
-        return {name: Difference(math.inf, math.inf, reason) for name in expected}
-    return {name: difference(np.asarray(expected[name]), found[name]) for name in found}
+        return f"refused: {error.message} {error.reason}"
+
+
+def _gaps(
+    results: dict[str, Array] | str,
+    expected: Mapping[str, Array],
+    noise: Mapping[str, Array] | None = None,
+) -> dict[str, Difference]:
+    if isinstance(results, str):
+        return {name: Difference(math.inf, math.inf, results) for name in expected}
+    return {
+        name: difference(expected[name], array, None if noise is None else noise[name])
+        for name, array in results.items()
+    }
+
+
+def _noise(
+    oracle: str, model: Path, draw: Draw, expected: Mapping[str, Array]
+) -> dict[str, Array] | None:
+    """What roundings may do to the outputs; None where the oracle does not take the moved model."""
+    try:
+        found = rounding_noise(oracle, model, draw.feeds, expected)
+    except Exception:  # noqa: BLE001 - every engine has its own way to refuse; then nothing is excused
+        return None
+    return {name: SLACK * array for name, array in found.items()}
 
 
 def _size(row: Row) -> float:
@@ -174,6 +216,8 @@ def _size(row: Row) -> float:
 def _line(row: Row) -> str:
     verdict = "pass" if row.agrees else "FAIL"
     where = f"{row.draw}{': ' if row.found.reason else ''}{row.found.reason}"
+    if row.agrees and not row.found.within(row.tolerance):
+        where += ": some ulps in the weights move it as far"
     if row.found.reason:
         numbers = f"{'-':>9} {'-':>9}"
     else:

@@ -43,3 +43,21 @@ def test_the_worst_output_counts() -> None:
     have = {"a": np.ones(3) * 1.5, "b": np.ones(2) * 1.25}
     assert worst(want, have).max_rel == 0.5
     assert worst(want, have | {"b": np.ones(3)}).reason
+
+
+def test_noise_is_no_difference_but_what_goes_beyond_it_is() -> None:
+    want, have = np.array([100.0, 1.0, 5.0]), np.array([100.0, 1.5, 5.0])
+    assert difference(want, have, np.array([0.0, 0.5, 0.0])).within(0.0)
+    found = difference(want, have, np.array([9.0, 0.25, 9.0]))
+    assert (found.max_abs, found.max_rel) == (0.25, 0.0025)
+    assert difference(want, want, np.zeros(3)).within(0.0)
+
+
+def test_noise_excuses_specials_only_where_it_is_infinite() -> None:
+    want = np.array([1.0, np.inf, np.nan, np.inf])
+    have = np.array([np.nan, 3e38, 1.0, np.inf])
+    assert difference(want, have, np.array([np.inf, np.inf, np.inf, 0.0])).within(0.0)
+    for place in range(3):
+        noise = np.full(4, np.inf)
+        noise[place] = 1e300
+        assert not difference(want, have, noise).within(1e9)

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
@@ -144,3 +145,65 @@ def test_damaged_weights_in_the_cache_are_noticed(
     assert "do: fissile cache clear" in problem
     assert fissile("cache", "clear").returncode == 0
     assert fissile(*verify).returncode == 0
+
+
+def _touchy(path: Path) -> None:
+    """y = exp(x w), worth few digits when it is large; z = sin((x w)^2), worth none then."""
+    rng = np.random.default_rng(0)
+    w = onnx.numpy_helper.from_array((rng.standard_normal((64, 7)) / 40).astype(np.float32), "w")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [9, 64])
+    outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [9, 7]) for n in "yz"]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"], name="product"),
+        helper.make_node("Exp", ["p"], ["y"], name="exp"),
+        helper.make_node("Mul", ["p", "p"], ["q"], name="square"),
+        helper.make_node("Mul", ["q", "q"], ["r"], name="again"),
+        helper.make_node("Sin", ["r"], ["z"], name="sin"),
+    ]
+    graph = helper.make_graph(nodes, "g", [x], outputs, [w])
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+
+
+WRONG_WHERE_LARGE = """
+import numpy as np
+from fissile.runtime.executable import Executable
+right = Executable.run
+def wrong(self, feeds):
+    found = right(self, feeds)
+    return found | {"y": np.where(found["y"] > 1e10, found["y"] * np.float32(1.01), found["y"])}
+Executable.run = wrong
+"""
+NUDGED = """
+import numpy as np
+from fissile.runtime.executable import Executable
+right = Executable.run
+def nudged(self, feeds):
+    return right(self, {name: np.nextafter(array, array + 1) for name, array in feeds.items()})
+Executable.run = nudged
+"""
+WRONG_WHERE_SMALL = WRONG_WHERE_LARGE.replace("> 1e10", "< 1e10")
+
+
+@pytest.mark.parametrize("oracle", ["reference", "onnxruntime"])
+def test_what_rounding_moves_is_excused_and_errors_are_not(
+    fissile: Command, tmp_path: Path, oracle: str
+) -> None:
+    if oracle == "onnxruntime":
+        pytest.importorskip(oracle)
+    path = tmp_path / "touchy.onnx"
+    _touchy(path)
+    verify = ("verify", path, "--against", oracle, "--json")
+    assert fissile(*verify).returncode == 0
+    done = fissile(*verify, code=NUDGED)  # as another engine, whose sums round otherwise, would have it
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = {(row["draw"], row["output"]): row for row in json.loads(done.stdout)["rows"]}
+    touchy = rows["as declared, x100", "z"]
+    assert touchy["found"]["max_rel"] > touchy["tolerance"]
+    assert touchy["judged"]["max_rel"] <= touchy["tolerance"]
+    for code, draw in ((WRONG_WHERE_LARGE, "as declared, x100"), (WRONG_WHERE_SMALL, "as declared")):
+        done = fissile(*verify, code=code)
+        assert done.returncode == 3, done.stdout + done.stderr
+        wrong = [row for row in json.loads(done.stdout)["rows"] if not row["agrees"]]
+        assert {(row["draw"], row["output"]) for row in wrong} >= {(draw, "y")}
+        assert "z" not in {row["output"] for row in wrong}
