@@ -36,7 +36,7 @@ from fissile.ir.loop import (
     Var,
     children,
 )
-from fissile.ir.scalar import cast_value
+from fissile.ir.scalar import cast_value, from_bfloat16, to_bfloat16
 
 Array = npt.NDArray[Any]
 Value = Any
@@ -77,19 +77,6 @@ def run_expr(e: Expr, values: Mapping[Var, int | float]) -> int | float | bool:
         found = _root(machine, e)()
     number: int | float | bool = found.item() if isinstance(found, np.generic) else found
     return number
-
-
-def to_bfloat16(values: Array) -> Array:
-    """float32, any shape -> bfloat16 bits as uint16, rounded to nearest even; NaN stays NaN."""
-    bits = np.asarray(values, np.float32).view(np.uint32).astype(np.uint64)
-    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-    quiet = ((bits >> 16) | 0x40).astype(np.uint16)
-    return np.where(np.isnan(values), quiet, rounded)
-
-
-def from_bfloat16(bits: Array) -> Array:
-    """bfloat16 bits (uint16, any shape) -> float32."""
-    return (np.asarray(bits).astype(np.uint32) << 16).view(np.float32)
 
 
 # ---------------------------------------------------------------- state

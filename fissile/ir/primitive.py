@@ -19,7 +19,7 @@ from fissile.ir import loop as L
 from fissile.ir.dim import DimLike, ceildiv, equal, exact_div, product
 from fissile.ir.dtype import BFLOAT16, INT64, DType, dtype
 from fissile.ir.graph import Attrs, Constraints, Data, Node, Primitive, TensorType, data, make
-from fissile.ir.scalar import SCALAR_OPS, ScalarOp, cast_value
+from fissile.ir.scalar import SCALAR_OPS, ScalarOp, cast_value, from_bfloat16, to_bfloat16
 
 dtype_of = dtype
 Read = Callable[[int, tuple[L.Expr, ...]], L.Expr]
@@ -157,18 +157,6 @@ def _cast_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
     if types[0].dtype.name != attrs["source"]:
         raise ValueError(f"cast from {attrs['source']} of a {types[0].dtype} tensor")
     return TensorType(dtype(attrs["to"]), types[0].shape)
-
-
-def to_bfloat16(x: np.ndarray) -> np.ndarray:
-    """float32 to bfloat16 bits (uint16), nearest even, NaN kept."""
-    bits = np.asarray(x, np.float32).view(np.uint32).astype(np.uint64)
-    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-    return np.where(np.isnan(x), (bits >> 16) | 0x40, rounded).astype(np.uint16)
-
-
-def from_bfloat16(bits: np.ndarray) -> np.ndarray:
-    """bfloat16 bits (uint16) to float32."""
-    return (np.asarray(bits, np.uint32) << 16).view(np.float32)
 
 
 def _cast_reference(x: np.ndarray, *, source: str, to: str) -> np.ndarray:

@@ -216,6 +216,18 @@ _row("select", 3, "fiub", _select, _second)  # select(bool, a, b); only the chos
 _BITS = {FLOAT32: INT32, FLOAT64: INT64, INT32: FLOAT32, INT64: FLOAT64}
 
 
+def to_bfloat16(values: np.ndarray) -> np.ndarray:
+    """float32, any shape -> bfloat16 bits as uint16, rounded to nearest even; NaN stays NaN."""
+    bits = np.asarray(values, np.float32).view(np.uint32).astype(np.uint64)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(values), (bits >> 16) | 0x40, rounded).astype(np.uint16)
+
+
+def from_bfloat16(bits: np.ndarray) -> np.ndarray:
+    """bfloat16 bits (uint16, any shape) -> float32."""
+    return (np.asarray(bits).astype(np.uint32) << 16).view(np.float32)
+
+
 def cast_value(value: Array, to: DType) -> Array:
     """`value` converted to `to`: floats to integers truncate, to bool tests against zero, integers wrap."""
     value = np.asarray(value)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fissile.ir.dtype import BFLOAT16, DType
-from fissile.ir.interpret import footprint, interpret, run_expr, to_bfloat16
+from fissile.ir.interpret import footprint, interpret, run_expr
 from fissile.ir.loop import (
     Alloc,
     Buffer,
@@ -36,6 +36,7 @@ from fissile.ir.loop import (
     walk,
 )
 from fissile.ir.replace import replace as put
+from fissile.ir.scalar import to_bfloat16
 from fissile.schedule.place import Place, exchange, find, fresh, names_of, refuse, serial
 
 Array = npt.NDArray[Any]

@@ -14,7 +14,8 @@ from fissile import pipeline
 from fissile.ir.dtype import BFLOAT16, DType, dtype
 from fissile.ir.graph import Graph, Node, bind, evaluate
 from fissile.ir.interpret import interpret
-from fissile.ir.primitive import from_bfloat16, packed_extents
+from fissile.ir.primitive import packed_extents
+from fissile.ir.scalar import from_bfloat16
 from fissile.orchestrate import plan as plans
 from fissile.rewrite import canonicalize
 from fissile.target import Target

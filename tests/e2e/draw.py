@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from fissile.ir.dim import DimLike, equal, less_equal, lower_bound, symbol
 from fissile.ir.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, UINT8, DType
 from fissile.ir.graph import Graph, Node, bind, data, make
-from fissile.ir.primitive import PRIMITIVES, cast, constant, to_bfloat16
+from fissile.ir.primitive import PRIMITIVES, cast, constant
+from fissile.ir.scalar import to_bfloat16
 
 LIMIT = 20_000
 EXTENTS = (1, 2, 3, 4, 5, 6, 7, 8, 13, 14, 15, 16, 17, 29, 31, 32, 33, 49)

@@ -22,7 +22,7 @@ from fissile.ir.dtype import (
     INT64,
     DType,
 )
-from fissile.ir.interpret import footprint, from_bfloat16, interpret, run_expr, to_bfloat16
+from fissile.ir.interpret import footprint, interpret, run_expr
 from fissile.ir.loop import (
     Alloc,
     For,
@@ -43,7 +43,7 @@ from fissile.ir.loop import (
     plus,
     var,
 )
-from fissile.ir.scalar import SCALAR_OPS
+from fissile.ir.scalar import SCALAR_OPS, from_bfloat16, to_bfloat16
 from fissile.ir.text import parse
 
 MATMUL = parse("""def mm(A: float32[M, K], B: bfloat16[K, N], C: float16[M, N],

@@ -22,13 +22,11 @@ from fissile.ir.primitive import (
     PRIMITIVES,
     cast,
     constant,
-    from_bfloat16,
     identity,
     reshape_groups,
     scalar,
-    to_bfloat16,
 )
-from fissile.ir.scalar import SCALAR_OPS
+from fissile.ir.scalar import SCALAR_OPS, from_bfloat16, to_bfloat16
 
 H = symbol("h")
 SYMBOLS = {"h": 3, "w": 1}

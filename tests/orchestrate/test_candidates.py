@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from fissile.ir.dtype import BFLOAT16, FLOAT32
 from fissile.ir.graph import Graph, Node, bind, evaluate, make
 from fissile.ir.interpret import interpret
-from fissile.ir.primitive import PRIMITIVES, constant, from_bfloat16, pack_array, packed_extents
+from fissile.ir.primitive import PRIMITIVES, constant, pack_array, packed_extents
+from fissile.ir.scalar import from_bfloat16
 from fissile.orchestrate.candidates import Candidates, Limits, candidates_of
 from fissile.orchestrate.greedy import greedy_plan
 from fissile.orchestrate.grow import is_convex
