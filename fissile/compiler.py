@@ -141,8 +141,16 @@ def check(model: Model, *, target: str | Target = "native") -> Support:
 
 
 def optimize(model: Model, *, options: Options | None = None) -> bytes:
-    """The substituted graph as standard ONNX. NotYet in this version."""
-    raise NotYet("F301", "optimize does not exist in this version", remedy="fissile compile MODEL")
+    """The model with what substitutions make cheaper in any runtime, as standard ONNX of the same opset.
+
+    options: `disable` names rules to leave out. CompileError F414 for what is over 2 GB: `fissile optimize` writes that
+    to a file. Raises like `compile` for a model that is broken, or has operators whose types are not supported.
+    """
+    source, chosen = _source(model, None), options or Options()
+    room = import_module("fissile.optimize")
+    found = room.optimized(source.model, source.base_dir, chosen.disable)
+    content: bytes = room.content_of(found.model)
+    return content
 
 
 def show(

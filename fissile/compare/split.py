@@ -1,6 +1,7 @@
 """A model's primitive graph as a file that any ONNX engine runs (Korch Fig. 7).
 
-In: a model. Out: a model of primitives. Invariant: ONNX's checker accepts what is written, and nothing is half-written.
+In: a model. Out: a model of primitives. Invariant: ONNX's checker accepts what is written; no file is half-written, but
+for weights apart.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from typing import Any
 
 import onnx
 
-from fissile.errors import CompileError
 from fissile.fission import fission
 from fissile.fission.export import export
 from fissile.frontend import fix_extents, read_model
+from fissile.optimize import fits
 from fissile.rewrite import canonicalize
 from fissile.runtime.artifact import atomic_file
 
@@ -40,18 +41,29 @@ class Split:
 def split(
     model: Path, output: Path, shapes: Mapping[str, Any], *, canonical: bool = False
 ) -> Split:
-    """Write the primitive graph of `model` to `output`; CompileError F414 when it is over 2 GB."""
+    """Write the primitive graph of `model` to `output`."""
     operators = fix_extents(read_model(model), shapes)
     graph = fission(operators, foreign=True)
     if canonical:
         graph = canonicalize(graph).graph
     written = export(graph)
-    try:
-        content = written.SerializeToString(deterministic=True)
-    except ValueError as error:
-        raise CompileError("F414", f"{output} would be over 2 GB", reason=str(error)) from error
-    onnx.checker.check_model(content)
-    with atomic_file(output) as stream:
-        stream.write(content)
+    size = write_model(written, output)
     nodes = len(written.graph.node)
-    return Split(len(operators.operators), len(graph.nodes()), nodes, len(content))
+    return Split(len(operators.operators), len(graph.nodes()), nodes, size)
+
+
+def write_model(model: onnx.ModelProto, output: Path) -> int:
+    """Check the model and write it; bytes written. Weights of over 2 GB go into a file beside it, `NAME.data`."""
+    if fits(model):
+        content = model.SerializeToString(deterministic=True)
+        onnx.checker.check_model(content)
+        with atomic_file(output) as stream:
+            stream.write(content)
+        return len(content)
+    apart = output.parent / f"{output.name}.data"
+    apart.unlink(missing_ok=True)  # it is appended to
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)  # saving takes the weights out of what it is given
+    onnx.save_model(copy, output, save_as_external_data=True, location=apart.name)
+    onnx.checker.check_model(str(output))
+    return output.stat().st_size + apart.stat().st_size
