@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fissile.ir.dim import DimLike, evaluate, symbols
 from fissile.ir.graph import Node
 from fissile.ir.primitive import COLUMNS, PANEL
-from fissile.orchestrate.chain import again
+from fissile.orchestrate.attention import again
 from fissile.orchestrate.formats import is_tiled
 from fissile.orchestrate.liveness import REPRESENTATIVE, stored_bytes
 from fissile.orchestrate.plan import Anchor, Kernel
@@ -246,7 +246,8 @@ def _product_work(
     if node.inputs[1].type.format == COLUMNS:
         filled = _NARROW
     left = node.inputs[0]
-    copy = 1.0 if left in kernel.inputs or left.name == "reshape" else _COPY
+    near = kernel.anchor is Anchor.CHAIN and left in kernel.nodes
+    copy = 1.0 if near or left in kernel.inputs or left.name == "reshape" else _COPY
     if strided.intersection(_behind(left, kernel)):
         copy = 2 * _PICK
     blocks = 1 if kernel.anchor is Anchor.CHAIN else -(-columns // _BLOCK)

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from fissile.ir.graph import Node
+from fissile.orchestrate.attention import attentions
 from fissile.orchestrate.chain import chains
 from fissile.orchestrate.formats import is_tiled
 from fissile.orchestrate.grow import grow, is_convex
@@ -232,7 +233,8 @@ class _Search:
 
     def add_chains(self, plan: Plan) -> None:
         """Kernels of the greedy plan that are one kernel together although each has a linear primitive."""
-        for found in chains(plan, self.units.followed):
+        followed = self.units.followed
+        for found in itertools.chain(chains(plan, followed), attentions(plan, followed)):
             if isinstance(found, Refusal):
                 self.refused[found.reason] += 1
             else:

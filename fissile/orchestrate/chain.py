@@ -98,7 +98,7 @@ def _mismatch(kernels: Sequence[Kernel], followed: Collection[Node]) -> str:
     if any(n.dtype is not n.dtype.compute for k in kernels for n in k.outputs):
         return "rows between two linear primitives are kept as they are computed"
     for before, after in zip(kernels, kernels[1:]):
-        given, source = before.outputs[-1], _source(after.nodes[0])
+        given, source = before.outputs[-1], source_of(after.nodes[0])
         if source is not given or source.shape[-1:] != _image(after.nodes[0]).shape[-1:]:
             return "a linear primitive reads the one before it through more than padding"
         if given in memory_reads(after.nodes[1:], followed):
@@ -143,8 +143,8 @@ def _image(root: Node) -> Node:
     return node
 
 
-def _source(root: Node) -> Node:
-    """What a linear primitive reads in the end, reshapes left out, too."""
+def source_of(root: Node) -> Node:
+    """What a linear primitive reads in the end, padding and reshapes left out."""
     node = _image(root)
     while node.name == "reshape":
         node = node.inputs[0]
@@ -178,7 +178,7 @@ def strip_of(chain: Chain) -> Strip | None:
     return None
 
 
-def again(kernel: Kernel, number: Callable[[DimLike], int]) -> dict[Node, float]:
+def made_again(kernel: Kernel, number: Callable[[DimLike], int]) -> dict[Node, float]:
     """How often the values that a chain keeps between its stages are computed: rows at the ends of tasks twice.
 
     number: of an extent.
@@ -200,27 +200,33 @@ def chains(plan: Plan, followed: Collection[Node]) -> Iterator[Kernel | Refusal]
 
     A window with the product before it, with the one behind it, and with both.
     """
-    kernels = plan.kernels()
-    outputs = {n for _, n in plan.graph.outputs}
-    writer = {n: k for k in kernels for n in k.outputs}
-    readers: dict[Node, list[Kernel]] = {}
-    for kernel in kernels:
-        for node in kernel.inputs:
-            readers.setdefault(node, []).append(kernel)
-
-    def private(node: Node) -> bool:
-        return node in writer and len(readers.get(node, ())) == 1 and node not in outputs
-
-    for kernel in filter(is_window, kernels):
-        source, result = _source(kernel.nodes[0]), kernel.outputs[-1]
-        up = [writer[source]] if private(source) else []
-        down = [*readers[result]] if private(result) else []
+    near = private(plan)
+    for kernel in filter(is_window, plan.kernels()):
+        source, result = source_of(kernel.nodes[0]), kernel.outputs[-1]
+        up = [near[source][0]] if source in near else []
+        down = [near[result][1]] if result in near else []
         if up and down:
             yield join([*up, kernel, *down], followed)
         if up:
             yield join([*up, kernel], followed)
         if down:
             yield join([kernel, *down], followed)
+
+
+def private(plan: Plan) -> dict[Node, tuple[Kernel, Kernel]]:
+    """The kernel that writes and the one that reads each tensor that only one kernel reads."""
+    kernels = plan.kernels()
+    outputs = {n for _, n in plan.graph.outputs}
+    readers: dict[Node, list[Kernel]] = {}
+    for kernel in kernels:
+        for node in kernel.inputs:
+            readers.setdefault(node, []).append(kernel)
+    return {
+        n: (k, readers[n][0])
+        for k in kernels
+        for n in k.outputs
+        if len(k.outputs) == 1 and len(readers.get(n, ())) == 1 and n not in outputs
+    }
 
 
 def _task_rows(rows: DimLike, group: int, chain: Chain) -> DimLike:

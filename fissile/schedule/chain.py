@@ -45,8 +45,8 @@ def lower_chain(kernel: Kernel, target: Target) -> Lowered:
 class Product(Linear):
     """A product over some consecutive rows, all its columns and all of k, as a part of a larger kernel.
 
-    rows: of a block at most. unit: what the rows of a block are a multiple of. The block's first row and their number
-    are the variables `row` and `count`.
+    rows: of a block at most. unit: what the rows of a block are a multiple of. The block's matrix, first row and number
+    of rows are `names["matrix"]`, `row` and `count`.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Product(Linear):
         self.shape = tile_shape(target, self.dtype.bytes, unit if unit >= 4 else rows)
         columns, depth = self.size.columns, self.size.depth
         self.block = Extents(1, rows, columns, depth)
-        self.pitch = whole(depth) + ROW_PITCH_GAP
+        self.pitch = (depth if isinstance(depth, int) else 0) + ROW_PITCH_GAP
         self.unit = unit
         self.limit_rows(rows)
         self.row, self.count = L.var(f"{prefix}row"), L.var(f"{prefix}count")
@@ -101,14 +101,14 @@ class Product(Linear):
         """The block's rows of the left operand into `packed`; idle rows repeat the last."""
         i = L.var("i")
         last = L.minus(L.plus(self.row, self.count), 1)
-        here = {self.m: L.minimum(L.plus(self.row, i), last), self.matrix: L.const(0)}
+        here = {self.m: L.minimum(L.plus(self.row, i), last), self.matrix: self.names["matrix"]}
         copy = L.map_stmt(self._copy_row(L.times(i, self.pitch)), lambda e: L.substitute(e, here))
         return L.For(i, self.padded_rows(), copy)
 
     def clear_idle(self) -> L.Stmt:
         """Idle rows of `packed` to zero, when something else writes the others."""
         i, lane = L.var("i"), L.var("c")
-        at = L.plus(L.times(L.plus(self.count, i), self.pitch), lane)
+        at = L.plus(L.times(L.plus(self.count, i), self.row_pitch), lane)
         store = L.Store(self.packed, (at,), L.const(0, self.dtype))
         row = L.For(lane, self.names["deep"], store, L.Kind.VECTORIZED)
         return L.For(i, L.minus(self.padded_rows(), self.count), row)
@@ -235,7 +235,7 @@ class _Lowering:
             at_band = L.remainder(task, role("bands", bands))
         start = L.plus(first, L.times(q, strip.group))
         count = L.minimum(L.const(strip.group), L.minus(left, L.times(q, strip.group)))
-        body = _lets({self.at.first: start, self.at.rows: count}, self._group(q))
+        body = lets({self.at.first: start, self.at.rows: count}, self._group(q))
         body = L.For(q, L.ceildiv(left, strip.group), body)
         if self.up is not None:
             body = L.Alloc(self.ring, body)
@@ -245,7 +245,7 @@ class _Lowering:
             first: L.times(band, per_task),
             left: L.minimum(per_task, L.minus(rows, first)),
         }
-        nest = L.For(task, role("tasks", images * bands), _lets(named, body), L.Kind.PARALLEL)
+        nest = L.For(task, role("tasks", images * bands), lets(named, body), L.Kind.PARALLEL)
         return self.build.lowered(nest, images * bands)
 
     def _group(self, q: L.Var) -> L.Stmt:
@@ -272,7 +272,7 @@ class _Lowering:
             up.row: L.plus(begin, done),
             up.count: L.minimum(L.const(up.block_rows), L.minus(total, done)),
         }
-        steps = _lets(block, L.block(up.pack(), up.multiply()))
+        steps = lets(block, L.block(up.pack(), up.multiply()))
         made = L.Alloc(up.packed, L.For(chunk, L.ceildiv(total, up.block_rows), steps))
         base = L.times(at.number, height)
         named = {
@@ -285,7 +285,7 @@ class _Lowering:
             begin: L.times(L.plus(base, fresh), self.across),
             total: L.times(L.op("max", L.const(0), L.minus(high, fresh)), self.across),
         }
-        return _lets(named, L.block(made, then))
+        return lets(named, L.block(made, then))
 
     def _windows(self) -> L.Stmt:
         """The window at all places of the group's rows."""
@@ -307,10 +307,10 @@ class _Lowering:
             down.count: L.times(self.at.rows, self.width),
         }
         body = L.block(window, down.clear_idle(), down.multiply())
-        return L.Alloc(down.packed, _lets(named, body))
+        return L.Alloc(down.packed, lets(named, body))
 
 
-def _lets(values: Mapping[L.Var, L.Expr], body: L.Stmt) -> L.Stmt:
+def lets(values: Mapping[L.Var, L.Expr], body: L.Stmt) -> L.Stmt:
     """`body` with names for values, each of which may use those before it."""
     for name, value in reversed(list(values.items())):
         body = L.Let(name, value, body)

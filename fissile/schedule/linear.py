@@ -230,6 +230,11 @@ class Linear:
         return L.buffer("left", self.dtype, (rows * self.pitch,), L.Space.SCRATCH)
 
     @property
+    def row_pitch(self) -> L.Expr:
+        """Elements from one row of `packed` to the next."""
+        return L.const(self.pitch)
+
+    @property
     def partial(self) -> L.Buffer:
         """Sums of the block between blocks of k (unused when k is one block)."""
         rows, columns = BLOCK_ROWS + self.shape.rows, self._most_columns()
@@ -410,14 +415,14 @@ class _Tile:
         start = L.plus(L.times(panel, stride), L.times(linear.names["start"], PANEL))
 
         def left(i: int, k: L.Expr) -> L.Expr:
-            return L.Load(linear.packed, (L.plus(L.plus(k0, i * linear.pitch), k),))
+            return L.Load(linear.packed, (L.plus(L.plus(k0, L.times(linear.row_pitch, i)), k),))
 
         def read(p: int, k: L.Expr) -> L.Expr:
             offset = L.plus(base, L.times(stride, p))
             return L.Load(right, (L.plus(L.plus(offset, L.times(k, PANEL)), lane),))
 
         loop = accumulate(self.rows, self.width, left, read, self.sums, linear.names["deep"])
-        loop = L.Let(k0, L.times(self.row0, linear.pitch), loop)
+        loop = L.Let(k0, L.times(self.row0, linear.row_pitch), loop)
         return L.Let(base, start, loop)
 
     def _finish(self) -> L.Stmt:

@@ -11,8 +11,10 @@ from dataclasses import replace
 
 from fissile.ir.graph import Node
 from fissile.ir.primitive import COLUMNS
+from fissile.orchestrate.attention import is_attention
 from fissile.orchestrate.follow import single_value
 from fissile.orchestrate.plan import Anchor, Kernel
+from fissile.schedule.attention import lower_attention
 from fissile.schedule.chain import lower_chain
 from fissile.schedule.elementwise import lower_elementwise
 from fissile.schedule.kernel import Lowered
@@ -34,6 +36,8 @@ def lower(kernel: Kernel, target: Target) -> Lowered:
         narrow = kernel.nodes[0].inputs[1].type.format == COLUMNS
         return lower_narrow(kernel, target) if narrow else lower_linear(kernel, target)
     if kernel.anchor is Anchor.CHAIN:
+        if is_attention(kernel):
+            return lower_attention(kernel, target, _lanes(kernel, target))
         return lower_chain(kernel, target)
     if kernel.anchor is Anchor.PACK:
         return lower_pack(kernel)

@@ -25,15 +25,16 @@ _COSTLY = frozenset({
 
 def lower_rows(kernel: Kernel, lanes: int) -> Lowered:
     """The loop program of a ROWS kernel; reductions keep `lanes` partial accumulators."""
-    return _Rows(kernel, lanes).lower()
+    return Rows(kernel, lanes).lower()
 
 
-class _Rows:
+class Rows:
     """One kernel while it is lowered: its members' stages and where their values are."""
 
-    def __init__(self, kernel: Kernel, lanes: int) -> None:
+    def __init__(self, kernel: Kernel, lanes: int, build: Builder | None = None) -> None:
+        """build: of the function that this is a part of."""
         self.kernel, self.lanes = kernel, lanes
-        self.build = Builder(kernel)
+        self.build = build or Builder(kernel)
         first = next(n for n in kernel.nodes if n.primitive.reduced is not None)
         self.full = first.inputs[0].shape
         self.split = len(self.full) - len(first.attr("axes"))
@@ -91,11 +92,17 @@ class _Rows:
                 return self.scalars[n]
             if n in self.kept:
                 return self.kept[n]
-            if n not in members and self.build.reads.get(n):
-                return self.build.load(n, where)
-            return None
+            return None if n in members else self.read(n, where)
 
         return pull(self.build.space, node, at, leaf)
+
+    def read(self, node: Node, index: Index) -> L.Expr | None:
+        """The element of a node that is in memory, None when it is computed."""
+        return self.build.load(node, index) if self.build.reads.get(node) else None
+
+    def stored(self, output: Node) -> tuple[L.Buffer, L.Expr]:
+        """Where the current element of an output with whole rows goes."""
+        return self.build.tensor(output), self.build.address(output, self.at)
 
     def place(self, node: Node) -> Index:
         """The index of a member's element at the current row and column."""
@@ -125,20 +132,22 @@ class _Rows:
         per_row = max_(1, TASK_ELEMENTS // max_(1, self.column_count))
         tasks, task, part = grid(self.build, self.row_count, per_row, 1, 1)
         i = L.var("i")
-        body = self._row()
-        for buffer in reversed(self.buffers):
-            body = L.Alloc(buffer, body)
+        body = self.one_row()
         here = {self.row: L.plus(part["first_row"], i)}
         body = L.map_stmt(body, lambda e: L.substitute(e, here))
         nest = L.For(task, self.build.role("tasks", tasks), L.For(i, part["rows"], body), L.Kind.PARALLEL)
         return self.build.lowered(nest, tasks)
 
-    def _row(self) -> L.Stmt:
+    def one_row(self) -> L.Stmt:
+        """All stages of the current row, with what they keep."""
         statements: list[L.Stmt] = []
         for stage in range(max(self.stage.values()) + 1):
             self._row_scalars(stage, statements)
             statements.extend(self._pass(stage))
-        return L.block(*statements)
+        body = L.block(*statements)
+        for buffer in reversed(self.buffers):
+            body = L.Alloc(buffer, body)
+        return body
 
     def _row_scalars(self, stage: int, statements: list[L.Stmt]) -> None:
         """Members with one value per row that are known before the pass of this stage."""
@@ -211,7 +220,7 @@ class _Rows:
             return
         value = self.value(node, self.at)
         if is_output:
-            target, index = self.build.tensor(node), self.build.address(node, self.at)
+            target, index = self.stored(node)
         else:
             extent = self.build.extent(self.column_count)
             target = L.buffer(f"kept{len(self.buffers)}", node.dtype.compute, (extent,), L.Space.SCRATCH)

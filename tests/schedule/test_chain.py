@@ -12,7 +12,7 @@ from fissile.ir.graph import Graph, Node, bind, data, evaluate
 from fissile.ir.primitive import constant
 from fissile.options import Options
 from fissile.orchestrate.candidates import candidates_of
-from fissile.orchestrate.chain import again, chain_of, chains, strip_of
+from fissile.orchestrate.chain import chain_of, chains, made_again, strip_of
 from fissile.orchestrate.greedy import greedy_plan, steps_of
 from fissile.orchestrate.identify import Refusal
 from fissile.orchestrate.inline import followed
@@ -152,7 +152,7 @@ def test_rows_at_the_ends_of_tasks_are_counted_twice() -> None:
     strip = strip_of(chain_of(chain))
     assert strip is not None
     assert (strip.task, strip.slots) == (16, strip.group + 2)
-    made = max(again(chain, lambda extent: int(str(extent))).values())
+    made = max(made_again(chain, lambda extent: int(str(extent))).values())
     assert made == 1 + 6 * 2 / 112
 
 
