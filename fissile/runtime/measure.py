@@ -1,22 +1,28 @@
 """Timing artifacts in a child process, interleaved, through the real runtime (DESIGN 6).
 
 In: a `Request`: artifacts (one kernel each, or whole models), threads, shapes, cache state. Out: the
-raw samples of each. The child is `python -m fissile.runtime.measure`, a request on its standard
-input and the samples on its standard output, both JSON.
-Invariant: generated code that crashes takes the child down, never the caller; inputs are random.
+raw samples of each, on request with the time stamps of its launches. The child is
+`python -m fissile.runtime.measure`, a request on its standard input and the answer on its standard
+output, both JSON. Invariant: generated code that crashes takes the child down, never the caller;
+inputs are random; what is done before the timing is done at a low priority.
 """
 
 import json
 import math
+import os
 import random
 import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,14 +33,18 @@ from fissile.runtime.executable import Executable, load
 from fissile.runtime.frame import Frame
 from fissile.runtime.memory import address_of, aligned_empty
 from fissile.runtime.plan import TensorInfo
+from fissile.runtime.profile import launch_seconds
 from fissile.runtime.program import Program
 from fissile.runtime.statistic import Samples
-from fissile.runtime.threads import gang
+from fissile.runtime.threads import gang, measure_ticks
 
 FLUSH_BYTES = 1 << 28
 DRAWN = 1 << 18  # numbers drawn for one array
 WARM_UP_SECONDS = 0.02
 
+NICE = 5
+
+T = TypeVar("T")
 Run = Callable[[], None]
 
 
@@ -43,6 +53,7 @@ class Request:
     """Time each artifact `samples` times; a sample repeats its run until `seconds` have passed.
 
     shapes: dimension values by name. cold: caches are flushed before every run (one run a sample).
+    stamped: every sample is one run with time stamps (`measure_whole`).
     """
 
     artifacts: tuple[str, ...]
@@ -52,22 +63,49 @@ class Request:
     seconds: float = 2e-3
     cold: bool = False
     seed: int = 0
+    stamped: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Stamped:
+    """Runs of a whole model: samples of whole runs, and of the same runs seconds [run, launch] by its own stamps."""
+
+    samples: Samples
+    launches: npt.NDArray[np.float64]
 
 
 def measure(request: Request, timeout: float = 600.0) -> list[Samples]:
     """Samples per artifact, taken in a child; CompileError F411 if the child dies."""
+    return [_samples(_columns(row), request) for row in _answer(request, timeout)]
+
+
+def measure_whole(request: Request, timeout: float = 600.0) -> list[Stamped]:
+    """The same for whole models, with the time stamps of every run; of those that call Python there are none."""
+    rows = _answer(replace(request, stamped=True), timeout)
+    return [
+        Stamped(replace(_samples(_columns(row), request), whole=True), np.array(row["launches"]))
+        for row in rows
+    ]
+
+
+def _answer(request: Request, timeout: float) -> list[dict[str, Any]]:
+    """What the child says: a row per artifact. Its process group is its own, so Ctrl-C reaches the caller alone."""
     command = [sys.executable, "-m", "fissile.runtime.measure"]
     try:
         done = subprocess.run(
             command, input=json.dumps(asdict(request)), capture_output=True, text=True,
-            timeout=timeout, check=False,
+            timeout=timeout, check=False, process_group=0,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
         raise _died(request, f"no answer within {timeout:.0f} s") from error
     if done.returncode != 0:
         raise _died(request, _last_words(done.returncode, done.stderr))
-    rows = json.loads(done.stdout.splitlines()[-1])
-    return [_samples(np.array([row[k] for k in _COLUMNS], float), request) for row in rows]
+    rows: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return rows
+
+
+def _columns(row: dict[str, Any]) -> npt.NDArray[np.float64]:
+    return np.array([row[k] for k in _COLUMNS], float)
 
 
 def _last_words(code: int, said: str) -> str:
@@ -77,20 +115,36 @@ def _last_words(code: int, said: str) -> str:
 
 
 def measure_here(request: Request) -> list[Samples]:
-    """The same in this process."""
-    rng = np.random.default_rng(request.seed)
-    runs = [
-        _prepare(load(path, threads=request.threads), request, rng) for path in request.artifacts
-    ]
+    """The same as `measure` in this process."""
+    return [row.samples for row in _measured(request)]
+
+
+def _measured(request: Request) -> list[Stamped]:
+    runs = [_prepare(*found, request) for found in in_background(lambda: _loaded(request))]
     flush = np.zeros(FLUSH_BYTES if request.cold else 0, np.uint8)
-    repeats = [1 if request.cold else _repeats(run, request.seconds) for run in runs]
+    once = request.cold or request.stamped
+    repeats = [_repeats(run, request.seconds) for run in runs]
     order = [i for i in range(len(runs)) for _ in range(request.samples)]
     random.Random(request.seed).shuffle(order)
     rows: list[list[tuple[float, float, float]]] = [[] for _ in runs]
     for index in order:
         flush += 1
-        rows[index].append(_sample(runs[index], repeats[index]))
-    return [_samples(np.array(row).reshape(-1, 3).T, request) for row in rows]
+        row = runs[index].stamps[len(rows[index])] if request.stamped else None
+        run = partial(runs[index], 0 if row is None else address_of(row))
+        rows[index].append(_sample(run, 1 if once else repeats[index]))
+    samples = [_samples(np.array(row).reshape(-1, 3).T, request) for row in rows]
+    return [Stamped(s, run.seconds()) for s, run in zip(samples, runs)]
+
+
+def in_background(work: Callable[[], T]) -> T:
+    """What `work` returns; it runs at a low priority, which a thread may take on but never leave again."""
+    with ThreadPoolExecutor(1, initializer=_step_back) as pool:
+        return pool.submit(work).result()
+
+
+def _step_back() -> None:
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
 
 
 def random_feed(info: TensorInfo, shape: Sequence[int], rng: np.random.Generator) -> np.ndarray:
@@ -107,16 +161,45 @@ def random_feed(info: TensorInfo, shape: Sequence[int], rng: np.random.Generator
 _COLUMNS = ("seconds", "cpu", "switches")
 
 
-def _prepare(executable: Executable, request: Request, rng: np.random.Generator) -> Run:
-    """A call without Python in the way: arrays, frame and addresses are made once."""
+@dataclass
+class _Run:
+    """A call without Python in the way; `stamps` [sample, 2 * launch] are taken where a row's address is given."""
+
+    call: Callable[[int], None]
+    program: Program
+    stamps: npt.NDArray[np.int64]
+
+    def __call__(self, stamps: int = 0) -> None:
+        self.call(stamps)
+
+    def seconds(self) -> npt.NDArray[np.float64]:
+        """Seconds [sample, launch] by the stamps; without columns where none were taken."""
+        if not self.stamps.any():
+            return np.zeros((len(self.stamps), 0))
+        return launch_seconds(self.stamps, measure_ticks(self.program.image))
+
+
+def _loaded(request: Request) -> list[tuple[Executable, Binding, list[np.ndarray]]]:
+    """Executables, their bindings and random inputs."""
+    rng = np.random.default_rng(request.seed)
+    found = []
+    for path in request.artifacts:
+        executable = load(path, threads=request.threads)
+        binding = bind_extents(executable.program, request.shapes)
+        rows = zip(executable.inputs, binding.inputs)
+        found.append((executable, binding, [random_feed(i, shape, rng) for i, shape in rows]))
+    return found
+
+
+def _prepare(
+    executable: Executable, binding: Binding, arrays: list[np.ndarray], request: Request
+) -> _Run:
+    """A run whose frame and addresses are made once; the gang's threads are those of the main thread's priority."""
     program: Program = executable.program
-    binding: Binding = bind_extents(program, request.shapes)
-    arrays = [
-        random_feed(info, shape, rng) for info, shape in zip(executable.inputs, binding.inputs)
-    ]
+    stamps = np.zeros((request.samples, 2 * len(program.plan.launches)), np.int64)
     if program.plan.calls:
         feeds = {info.name: array for info, array in zip(executable.inputs, arrays)}
-        return lambda: _ran(executable, feeds)
+        return _Run(lambda _: _ran(executable, feeds), program, stamps)
     results = [aligned_empty(s, i.dtype) for i, s in zip(executable.outputs, binding.outputs)]
     addresses = [address_of(array) for array in arrays] + [address for _, address in results]
     frame = Frame(program, request.threads)
@@ -127,10 +210,10 @@ def _prepare(executable: Executable, request: Request, rng: np.random.Generator)
         crew.release()
         block = crew.block
 
-    def run(keep: Any = (arrays, results)) -> None:
-        frame.run(binding, addresses, block)
+    def run(row: int, keep: Any = (arrays, results)) -> None:
+        frame.run(binding, addresses, block, row)
 
-    return run
+    return _Run(run, program, stamps)
 
 
 def _ran(executable: Executable, feeds: dict[str, np.ndarray]) -> None:
@@ -170,8 +253,12 @@ def main() -> None:
     """A request on standard input, samples on standard output."""
     raw = json.load(sys.stdin)
     request = Request(**{**raw, "artifacts": tuple(raw["artifacts"])})
-    rows = measure_here(request)
-    print(json.dumps([{k: getattr(row, k).tolist() for k in _COLUMNS} for row in rows]))
+    rows = [
+        {k: getattr(row.samples, k).tolist() for k in _COLUMNS}
+        | ({"launches": row.launches.tolist()} if request.stamped else {})
+        for row in _measured(request)
+    ]
+    print(json.dumps(rows))
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ _MATCH = "code = ? and isa = ? and threads = ? and cache = ? and effort = ?"
 class Key:
     """What a measurement is of. isa: instruction set and the processor that ran it (`machine.identity`).
 
-    cache: "warm" or "cold"; effort: how hard its schedule was sought.
+    cache: how many bytes were touched between two runs of it; effort: how hard its schedule was sought.
     """
 
     code: str

@@ -29,7 +29,7 @@ from fissile.tune.provider import State, Trial, artifacts_of, launches_of, trial
 EFFORT = "default"
 BATCH = 8  # kernels timed in one child, interleaved
 SAMPLES = 15
-MOST_SHARE = 1 << 26  # bytes of cache that cold tensors are made to miss: more would fill the memory
+MOST_COPIES = 1 << 27  # bytes of all copies of a tensor: more would fill the memory
 LIMIT_SECONDS = 10.0  # for a batch, and again for each of its kernels
 _FAULTS = (ArithmeticError, AssertionError, LookupError, NotImplementedError, TypeError, ValueError)
 
@@ -225,8 +225,7 @@ def _timed(
 ) -> list[Samples]:
     new = [trial for trial in batch if trial.code not in tally.built]
     if new:
-        share = min(setting.state.share, MOST_SHARE)
-        made = artifacts_of(new, setting.target, setting.threads, setting.workers, share)
+        made = artifacts_of(new, setting.target, setting.threads, setting.workers, MOST_COPIES)
         tally.built.update(zip([trial.code for trial in new], made, strict=True))
     with tempfile.TemporaryDirectory(prefix="fissile-") as folder:
         paths = [Path(folder) / f"{k}.fsl" for k in range(len(batch))]

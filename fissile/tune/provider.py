@@ -2,7 +2,7 @@
 
 In: kernels, a target, the representative extents, the cache state. Out: for each a `Trial` (its text and what every
 launch passes, with a hash that equal kernels of any model share), and from trials the bytes of artifacts. Tensors are
-flat inputs and outputs of the artifact; what must be cold when a launch finds it has several copies, used in turn.
+flat inputs and outputs of the artifact; what is far away when a launch finds it has several copies, used in turn.
 Invariant: the machine code is what the whole model would get; only addresses and extents are the measurement's own.
 """
 
@@ -34,34 +34,56 @@ from fissile.target import Target
 FREE = 8  # the number of a free extent that nobody says anything about
 NAME = "k0"
 MOST_LAUNCHES = 1024
-SAMPLE_SECONDS = 5e-4  # of one run: Python's share of it is then small
+FEW_LAUNCHES = 64  # up to which a run is made as long as a sample, so that as much memory as possible is touched
+RUN_SECONDS = 5e-4  # of one run: Python's share of it is then small
+SAMPLE_SECONDS = 2e-3
 
 
 @dataclass(frozen=True)
 class State:
-    """What a kernel finds in the caches: are_constants_cold, and the bytes of the last level that are ours."""
+    """What a kernel finds in the caches (DESIGN 3.4, 6).
 
-    are_constants_cold: bool
+    constants: bytes of all the model's constants, which are touched between two runs of it; taken as a power of two, so
+    that models of one size share measurements. share: bytes of the last level that are ours.
+    """
+
+    constants: int
     share: int
 
     @property
     def name(self) -> str:
         """What measurements are kept under."""
-        return "cold" if self.are_constants_cold else "warm"
+        return f"constants {self.touched >> 10}k"
 
-    def is_cold(self, node: Node, size: int) -> bool:
-        """Whether a tensor of `size` bytes must be fetched from memory."""
-        constant = is_stored_leaf(node) and node.name != "input"
-        return self.are_constants_cold if constant else 2 * size > self.share
+    @property
+    def touched(self) -> int:
+        """The constants as a power of two, at most twice the share."""
+        return min(_power(self.constants), 2 * self.share)
+
+    def between(self, node: Node, size: int, is_output: bool) -> int:
+        """Bytes of tensors like this one that are touched between two launches that touch it.
+
+        What is read has been written just before, and what is written takes the place of something read lately: of two
+        such places, as it were. That is far away only if it is large itself.
+        """
+        if is_stored_leaf(node) and node.name != "input":
+            return self.touched
+        if 2 * size > self.share:
+            return 2 * self.share
+        return size if is_output else 0
+
+
+def _power(size: int) -> int:
+    return 1 << max(size - 1, 0).bit_length()
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor that a launch gets: its bytes, and whether it must be cold when a launch begins."""
+    """A tensor that a launch gets: its bytes, and those of others that are touched before it is touched again."""
 
     node: Node
     bytes: int
-    is_cold: bool
+    between: int
     is_output: bool
 
 
@@ -109,18 +131,18 @@ def artifact_of(
     state: State | None = None,
 ) -> bytes:
     """The artifact that runs this kernel alone; free dimensions not in `extents` are FREE."""
-    chosen = state or State(False, target.l3)
+    chosen = state or State(0, target.l3)
     return artifacts_of(trials([kernel], target, extents or {}, chosen, [1.0]), target, threads)[0]
 
 
 def artifacts_of(
-    found: Sequence[Trial], target: Target, threads: int, workers: int | None = None, share: int = 0
+    found: Sequence[Trial], target: Target, threads: int, workers: int | None = None, most: int = 0
 ) -> list[bytes]:
-    """An artifact per trial, compiled together. share: bytes of cache that cold tensors must not fit into.
+    """An artifact per trial, compiled together. most: bytes that the copies of a tensor may have.
 
     CompileError F430 when LLVM refuses one of them.
     """
-    stitched = [_stitched(trial, share) for trial in found]
+    stitched = [_stitched(trial, most) for trial in found]
     binds = [emit_module([bind], target) + bind_entry() for _, _, bind in stitched]
     texts = dict.fromkeys((*(trial.text for trial in found), *binds))
     with compiling(target, workers) as compiler:
@@ -141,7 +163,9 @@ def artifacts_of(
 
 def launches_of(trial: Trial) -> int:
     """How many launches of the kernel one run of its artifact makes."""
-    return max(1, min(MOST_LAUNCHES, round(SAMPLE_SECONDS / max(trial.seconds, 1e-9))))
+    seconds = max(trial.seconds, 1e-9)
+    few = min(FEW_LAUNCHES, round(SAMPLE_SECONDS / seconds))
+    return max(1, few, min(MOST_LAUNCHES, round(RUN_SECONDS / seconds)))
 
 
 def _manifest(threads: int) -> dict[str, object]:
@@ -164,7 +188,7 @@ def _trial(
         if isinstance(argument, Node):
             size = number(stored_bytes(argument), extents)
             written = argument in kernel.outputs
-            row_of = Tensor(argument, size, state.is_cold(argument, size), written)
+            row_of = Tensor(argument, size, state.between(argument, size, written), written)
             tensors.setdefault(argument, row_of)
             arguments.append(([*tensors].index(argument),))
         else:
@@ -184,7 +208,7 @@ def number(value: DimLike, extents: Mapping[str, int]) -> int:
 
 
 def _stitched(
-    trial: Trial, share: int
+    trial: Trial, most: int
 ) -> tuple[dict[str, object], tuple[Weight, ...], L.Function]:
     """Plan, weights and bind function of the artifact of a trial."""
     count = launches_of(trial)
@@ -195,7 +219,7 @@ def _stitched(
             weights[tensor.node] = _weight(f"w{k}", tensor.node)
             copies.append([tensor.node])
             continue
-        wanted = 1 + 2 * share // max(tensor.bytes, 1) if tensor.is_cold else 1
+        wanted = 1 + min(tensor.between, most) // max(tensor.bytes, 1)
         extent = tensor.bytes // tensor.node.dtype.bytes
         of = tensor.node.dtype.name
         names = [f"t{k}.{c}" for c in range(min(wanted, count))]

@@ -96,7 +96,7 @@ class Profiling:
         table = np.full(int(self.keys.max(initial=-1)) + 1, np.nan)
         for key, seconds in self.known.items():
             table[key] = seconds
-        return table[self.keys]
+        return np.asarray(table[self.keys])
 
     def costs(self, *, admissible: bool = False) -> np.ndarray:
         """The cost of every candidate by now. admissible: the prior is left out."""

@@ -197,7 +197,7 @@ def _setting(
         target,
         work.threads,
         numbers,
-        State(constants > target.l3, target.l3),
+        State(constants, target.l3),
         lambda kernel: estimate(kernel, machine, numbers),
         work.options.workers,
         deadline=began + budget.seconds - left,

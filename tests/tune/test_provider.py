@@ -1,4 +1,4 @@
-"""Kernels alone: the artifact runs them, equal kernels share a hash, cold tensors are never the same one twice."""
+"""Kernels alone: the artifact runs them, equal ones share a hash, constants come back when they do in the network."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fissile.runtime.measure import Request, measure
 from fissile.tune.provider import State, Trial, artifact_of, artifacts_of, launches_of, trials
 
 TARGET = resolve_target()
-WARM, COLD = State(False, 1 << 20), State(True, 1 << 20)
+WARM, COLD = State(0, 1 << 20), State(1 << 16, 1 << 20)
 RNG = np.random.default_rng(0)
 
 
@@ -44,7 +44,9 @@ def test_values_do_not_matter_and_extents_do() -> None:
     assert one.code == trial(product(7, seed=1)).code
     assert one.code != trial(product(7), n=4).code
     assert one.code != trial(product(9)).code
-    assert launches_of(one) == 5
+    assert launches_of(one) == 20
+    assert launches_of(trial(product(7), seconds=1e-2)) == 1
+    assert launches_of(trial(product(7), seconds=1e-6)) == 500
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -52,7 +54,7 @@ def test_kernels_run_in_the_measuring_child(tmp_path: Path, threads: int) -> Non
     kernels = [product(7), last(make(PRIMITIVES["exp"], rows(3)))]
     found = trials(kernels, TARGET, {}, COLD, [1e-4, 1e-5])
     paths = []
-    for k, artifact in enumerate(artifacts_of(found, TARGET, threads, share=1 << 16)):
+    for k, artifact in enumerate(artifacts_of(found, TARGET, threads, most=1 << 16)):
         path = tmp_path / f"{k}.fsl"
         path.write_bytes(artifact)
         paths.append(str(path))
@@ -67,8 +69,10 @@ def test_indices_are_the_real_ones() -> None:
     assert np.array([5, 0, 3]).tobytes() in artifact
 
 
-def test_cold_constants_have_copies() -> None:
+def test_what_the_network_touches_between_has_copies() -> None:
     warm = artifact_of(product(7), TARGET, extents={"n": 2})
     found = trials([product(7)], TARGET, {"n": 2}, COLD, [1e-4])
-    cold = artifacts_of(found, TARGET, 1, share=1 << 16)[0]
+    cold = artifacts_of(found, TARGET, 1, most=1 << 16)[0]
     assert warm.count(b'"name":"t') < cold.count(b'"name":"t')
+    assert COLD.name == State(40_000, 1 << 20).name != WARM.name
+    assert State(1 << 40, 1 << 20).touched == 1 << 21
