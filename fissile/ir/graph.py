@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -177,6 +178,10 @@ class Graph:
 
     def nodes(self) -> list[Node]:
         """All live nodes, producers first, in a deterministic order."""
+        return [*self._order]
+
+    @cached_property
+    def _order(self) -> list[Node]:
         return toposort((node for _, node in self.outputs), self.late)
 
     def changed(

@@ -9,7 +9,7 @@ Invariant: inputs, names of outputs and origins are kept; an equality of extents
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fissile.errors import CompileError

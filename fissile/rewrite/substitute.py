@@ -28,7 +28,7 @@ _PAIR = 2
 _NEAR = 8  # a rule looks at nodes up to this many readers away from what the last firing made
 _DEPTH = 4  # places that look alike down to this depth are taken for the same
 _GAIN = 1e-3  # relative, of a window: what is less is no improvement
-_GAIN_ALL = 1e-5  # the same of a whole graph
+_GAIN_ALL = 3e-4  # the same of a whole graph: guesses tell no less apart
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Budget:
 
     alpha: float = 1.25
     growth: float = 2.0
-    graphs: int = 4000
+    graphs: int = 1000
     patience: int = 6
     detour: int = 2
     seconds: float | None = None
