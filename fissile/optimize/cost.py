@@ -6,6 +6,7 @@ elementwise operator on two tensors is a pass over memory of its own. Invariant:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 
 from fissile.ir.dim import evaluate, symbols
@@ -26,16 +27,17 @@ _TYPICAL = 64
 _RATES = Rates(dispatch=1e-5)  # of a whole operator
 
 
-def portable(rates: Rates = _RATES) -> Cost:
-    """The cost function."""
-    base = estimator(rates)
+def portable(extents: Mapping[str, int] | None = None, rates: Rates = _RATES) -> Cost:
+    """The cost function. extents: numbers of symbols, 64 (or what they are at least) for the others."""
+    sizes = dict(extents or {})
+    base = estimator(rates, sizes)
     passes: dict[Node, float] = {}
 
     def cost(graph: Graph) -> float:
         total = base(graph)
         for node in graph.nodes():
             if node not in passes:
-                passes[node] = _tensors(node) * _bytes(node) / rates.near
+                passes[node] = _tensors(node) * _bytes(node, sizes) / rates.near
                 passes[node] += rates.dispatch if passes[node] else 0.0
             total += passes[node]
         return total
@@ -53,7 +55,7 @@ def _tensors(node: Node) -> int:
     return full + 1 if full > 1 else 0
 
 
-def _bytes(node: Node) -> int:
-    found = {s.name: max(s.lower or 0, _TYPICAL) for d in node.shape if not isinstance(d, int)
-             for s in symbols(d)}  # fmt: skip
+def _bytes(node: Node, sizes: Mapping[str, int]) -> int:
+    free = {s for d in node.shape if not isinstance(d, int) for s in symbols(d)}
+    found = {s.name: sizes.get(s.name, max(s.lower or 0, _TYPICAL)) for s in free}
     return prod(max(evaluate(d, found), 0) for d in node.shape) * node.dtype.bytes

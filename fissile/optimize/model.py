@@ -29,6 +29,7 @@ from fissile.rewrite.rule import RULES
 from fissile.rewrite.substitute import Budget, Cost, Firing
 
 OLDEST_OPSET = 13  # axes and sizes are inputs from here on
+LEAST_GAIN = 1.03  # an estimate of less says nothing
 _LIMIT = 2_000_000_000  # bytes of one protobuf message, with room for what is not weights
 Model: TypeAlias = str | Path | bytes | onnx.ModelProto
 
@@ -69,9 +70,13 @@ def optimized(
     if opset < OLDEST_OPSET:
         return _untouched(proto, f"opset {opset} is older than {OLDEST_OPSET}")
     off = {r.name for r in RULES.values() if r.regime == "substitute"} - PORTABLE
-    followed = follow(operators, cost or portable(), off | set(disabled), budget)
+    guide = cost or portable(_one_image(operators))
+    followed = follow(operators, guide, off | set(disabled), budget)
     if not followed.log:
         return _untouched(proto, "")
+    gain = followed.cost_before / followed.cost
+    if cost is None and gain < LEAST_GAIN:
+        return _untouched(proto, f"what was found would gain {gain - 1:.1%}")
     if proto.functions:
         proto = inliner.inline_local_functions(proto)
     composed = _composed(proto, operators, followed, opset)
@@ -83,7 +88,13 @@ def optimized(
     except checker.ValidationError as error:
         return _untouched(proto, f"what was found has no form in opset {opset} ({error})")
     written = len(result.graph.node) - kept
-    return Optimized(result, followed.log, followed.cost_before / followed.cost, kept, written)
+    return Optimized(result, followed.log, gain, kept, written)
+
+
+def _one_image(operators: OperatorGraph) -> dict[str, int]:
+    """Free first extents as 1: a batch of one is what people wait for."""
+    firsts = [(v.name, v.shape[0]) for v in operators.inputs if v.shape]
+    return {d or f"{name}:0": 1 for name, d in firsts if not isinstance(d, int)}
 
 
 def content_of(model: onnx.ModelProto) -> bytes:
