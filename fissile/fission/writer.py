@@ -40,16 +40,17 @@ def tensor_of(array: np.ndarray, of: DType, name: str) -> onnx.TensorProto:
 class Writer:
     """Nodes and initializers so far; `names[node]` is the tensor that holds a primitive's value.
 
-    taken: names that no new tensor may have, beside those of inputs and outputs.
+    taken: names that no new tensor may have, beside those of inputs and outputs. opset: of the model, 13 or newer.
     """
 
-    def __init__(self, graph: Graph, taken: Iterable[str] = ()) -> None:
+    def __init__(self, graph: Graph, taken: Iterable[str] = (), opset: int = 18) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
         self.opsets: dict[str, int] = {}
         self.names: dict[Node, str] = {}
         self._taken = {n.attr("name") for n in graph.inputs} | {name for name, _ in graph.outputs}
         self._taken.update(taken)
+        self._opset = opset
         self._count = 0
         self._known: dict[object, str] = {}
         self._places = _places(graph)
@@ -151,7 +152,11 @@ class Writer:
         solved = solve(node.shape[axis])
         assert solved is not None
         _, scale, offset = solved
-        value = self.emit("Shape", self.names[node], start=axis, end=axis + 1)
+        if self._opset >= 15:
+            value = self.emit("Shape", self.names[node], start=axis, end=axis + 1)
+        else:
+            whole = self.emit("Shape", self.names[node])
+            value = self.emit("Gather", whole, self.integers([axis]))
         if offset:
             value = self.emit("Sub", value, self.integers([offset]))
         return self.emit("Div", value, self.integers([scale])) if scale != 1 else value

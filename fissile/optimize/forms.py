@@ -15,6 +15,7 @@ from fissile.fission.export import EXPORTS
 from fissile.ir.dim import DimLike
 from fissile.ir.graph import Node
 from fissile.ir.primitive import constant_value
+from fissile.optimize.composites import layer_normalization, softmax
 from fissile.optimize.held import Form, Held, Scribe, channels_first, moved, plain, turned
 from fissile.optimize.resized import interpolated, repeated
 from fissile.rewrite.rule import ELEMENTWISE
@@ -310,7 +311,7 @@ def _interleaved(scribe: Scribe, node: Node) -> Held | None:
 FORMS: Mapping[str, tuple[Form, ...]] = {
     **dict.fromkeys(ELEMENTWISE, (_elementwise,)),
     "add": (interpolated, _biased, _elementwise),
-    "mul": (_elementwise,),
+    "div": (softmax, layer_normalization, _elementwise),
     "constant": (_constant,),
     "broadcast": (repeated,),
     "reshape": (_interleaved, _reshape),

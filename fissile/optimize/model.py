@@ -244,7 +244,7 @@ def _composition(
     nodes = graph.nodes()
     taken = {n for node in proto.graph.node for n in (*node.input, *node.output)}
     taken.update(_inner_names(proto.graph))
-    writer = Writer(graph, taken | {t.name for t in proto.graph.initializer})
+    writer = Writer(graph, taken | {t.name for t in proto.graph.initializer}, opset)
     readers = {n: len(r) for n, r in users(nodes).items()}
     for _, node in graph.outputs:
         readers[node] += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 
@@ -17,9 +18,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 from fissile.compare.split import write_model
 from fissile.errors import OptionError
+from fissile.frontend import read_model
 from fissile.ir.graph import Graph
 from fissile.optimize import model as model_room
 from fissile.optimize import optimized
+from fissile.optimize.cost import portable
+from fissile.optimize.follow import core, follow
 from fissile.rewrite.substitute import Budget, Cost
 
 F = TensorProto.FLOAT
@@ -255,3 +259,55 @@ def test_whatever_fires_the_values_stay(before: onnx.ModelProto, seed: int) -> N
     done = optimized(before, cost=fancy(seed), budget=Budget(graphs=60))
     assert not done.note, done.note
     agree(before, done.model, feeds_for(before, 2))
+
+
+# ---------------------------------------------------------------- everything out of primitives
+
+
+def anew(before: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with no old node left that could be written anew."""
+    operators = read_model(before)
+    followed = follow(operators, portable(), [])
+    live = set(followed.graph.nodes())
+    names = frozenset(n for n, node in followed.nodes.items() if core(node) in live)
+    opset = operators.metadata.opsets[""]
+    composed = model_room._composed(before, operators, replace(followed, changed=names), opset)
+    assert composed is not None
+    return composed[0]
+
+
+@settings(max_examples=15, deadline=None)
+@given(networks())
+def test_networks_out_of_primitives(before: onnx.ModelProto) -> None:
+    after = anew(before)
+    agree(before, after, feeds_for(before, 2))
+
+
+@pytest.mark.parametrize("opset", [13, 17, 18])
+@pytest.mark.parametrize("rows", [1, 5, "n"])
+def test_softmax_and_normalization_are_recognised(opset: int, rows: int | str) -> None:
+    node = helper.make_node
+    nodes = [
+        node("ReduceMean", ["x"], ["m"], axes=[-1], keepdims=1) if opset < 18
+        else node("ReduceMean", ["x", "last"], ["m"], keepdims=1),
+        node("Sub", ["x", "m"], ["d"]),
+        node("Mul", ["d", "d"], ["q"]),
+        node("ReduceMean", ["q"], ["v"], axes=[-1], keepdims=1) if opset < 18
+        else node("ReduceMean", ["q", "last"], ["v"], keepdims=1),
+        node("Add", ["v", "eps"], ["e"]),
+        node("Sqrt", ["e"], ["r"]),
+        node("Div", ["d", "r"], ["normal"]),
+        node("MatMul", ["normal", "w"], ["scores"]),
+        node("Softmax", ["scores"], ["y"], axis=-1),
+    ]  # fmt: skip
+    constants = [
+        numpy_helper.from_array(np.array(1e-5, np.float32), "eps"),
+        numpy_helper.from_array(np.array([-1]), "last"), weight("w", 12, 7),
+    ]  # fmt: skip
+    before = model_of(nodes, constants, {"x": [2, rows, 12]}, ["y"], opset)
+    after = anew(before)
+    kinds = Counter(n.op_type for n in after.graph.node)
+    assert kinds["Softmax"] == 1
+    assert kinds["LayerNormalization"] == (opset >= 17)
+    for n in (1, 4):
+        agree(before, after, feeds_for(before, n))
