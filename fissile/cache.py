@@ -6,10 +6,13 @@ artifact make it once, and a folder that cannot be used means one warning, never
 (PRODUCT 5.4).
 """
 
+import contextlib
 import fcntl
 import hashlib
 import json
 import os
+import stat
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +29,7 @@ from fissile.runtime.artifact import check_members, read_artifact
 
 CAP_BYTES = 2 << 30
 STALE_SECONDS = 3600
+_OWN = (str(Path(__file__).parent) + os.sep, contextlib.__file__)
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,7 @@ def keep(path: Path, save: Callable[[Path], object]) -> bool:
         save(path)
     except (OSError, FileAccess) as error:
         text = f"not kept in the compile cache: {_reason(error)}"
-        warnings.warn(text, FissileWarning, stacklevel=2)
+        warn(text)
         return False
     trim(path.parent, keep_path=path)
     return True
@@ -122,8 +126,17 @@ def clear() -> Contents:
     if before.directory is not None:
         for pattern in ("*.fsl", "*.lock", ".*.fsl.*"):
             for path in before.directory.glob(pattern):
-                path.unlink(missing_ok=True)
+                if not path.is_dir():
+                    path.unlink(missing_ok=True)
     return before
+
+
+def warn(text: str) -> None:
+    """A FissileWarning that points at the code which called this package."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, FissileWarning, stacklevel=level)
 
 
 def _default() -> Path:
@@ -140,7 +153,7 @@ def _usable(folder: Path) -> Path | None:
         probe.unlink()
     except OSError as error:
         text = f"no compile cache in {folder}: {_reason(error)}; set FISSILE_CACHE_DIR"
-        warnings.warn(text, FissileWarning, stacklevel=4)
+        warn(text)
         return None
     return folder
 
@@ -152,16 +165,18 @@ def _locked(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
         except OSError as error:
-            warnings.warn(f"no lock on {path}: {_reason(error)}", FissileWarning, stacklevel=4)
+            warn(f"no lock on {path}: {_reason(error)}")
         yield
 
 
 def _artifacts(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
     for path in folder.glob("*.fsl"):
         try:
-            yield path, path.stat()
+            status = path.stat()
         except FileNotFoundError:
             continue
+        if stat.S_ISREG(status.st_mode):
+            yield path, status
 
 
 def _touch(path: Path) -> None:

@@ -6,11 +6,11 @@ found in the cache costs neither `onnx` nor `llvmlite`; the pipeline is imported
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import mmap
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -23,7 +23,6 @@ from fissile.errors import (
     ArtifactError,
     FileAccess,
     FileMissing,
-    FissileWarning,
     NotYet,
     OptionError,
     Place,
@@ -31,7 +30,7 @@ from fissile.errors import (
     did_you_mean,
 )
 from fissile.options import Event, Options, resolve_target
-from fissile.runtime.executable import Executable, load
+from fissile.runtime.executable import Executable, checked_threads, load
 from fissile.runtime.threads import default_threads
 from fissile.target import Target, missing_features
 
@@ -192,8 +191,7 @@ def why(
 ) -> list[Miss]:
     """Why `rule` does not fire where it might, rarest reason first. OptionError F603 for a name that no rule has.
 
-    A rule that always applies is asked before the rewriting, a substitution after what always applies (or after the
-    search, if the options ask for one).
+    A rule that always applies is asked before the rewriting, a substitution after what always applies.
     """
     source, chosen = _source(model, None), options or Options()
     request = Request(source, _targets("native"), default_threads(), _plain_shapes(shapes), chosen)
@@ -202,7 +200,7 @@ def why(
         hint = did_you_mean(rule, rewrite.RULES)
         raise OptionError("F603", f"no rule is called {rule}", remedy=hint)
     asked = rewrite.RULES[rule]
-    stage = "fission" if asked.regime == "canonicalize" else "substitute"
+    stage = "fission" if asked.regime == "canonicalize" else "canonicalize"
     work = pipeline.run(_work(pipeline, request), lambda event: None, stage)
     return list(rewrite.misses(work.graph, asked))
 
@@ -267,7 +265,7 @@ def _request(
     return Request(
         _source(model, base_dir),
         _targets(target),
-        default_threads() if threads is None else threads,
+        default_threads() if threads is None else checked_threads(threads),
         _plain_shapes(shapes),
         options or Options(),
     )
@@ -318,6 +316,12 @@ def _source(model: Model, base_dir: str | os.PathLike[str] | None) -> Source:
         return Source(path, folder, path.name, digest)
     if isinstance(model, bytes | bytearray | memoryview):
         return Source(bytes(model), folder, "", _sha256(model, folder))
+    if not hasattr(model, "SerializeToString"):
+        raise OptionError(
+            "F615",
+            f"{type(model).__name__} is no model",
+            reason="a model is a path, bytes, or an onnx.ModelProto",
+        )
     try:
         content = bytes(model.SerializeToString(deterministic=True))
     except ValueError:
@@ -337,6 +341,8 @@ def _mapped(path: Path) -> bytes | mmap.mmap:
     except OSError as error:
         reason = error.strerror or str(error)
         raise FileAccess("F502", f"{path} cannot be read", reason=reason) from error
+    except ValueError as error:  # a NUL in the name
+        raise FileAccess("F502", f"{str(path)!r} cannot be read", reason=str(error)) from error
 
 
 def _sha256(content: Buffer, folder: Path | None) -> str:
@@ -379,7 +385,7 @@ def _about_foreign(executable: Executable, source: Source, foreign: str) -> None
         named = ", ".join(f"{c.name} ({c.operator})" for c in calls)
         count = "1 operator runs" if len(calls) == 1 else f"{len(calls)} operators run"
         text = f"{count} in Python, not natively: {named}"
-        warnings.warn(text, FissileWarning, stacklevel=3)
+        cache.warn(text)
         return
     frontend, fission = import_module("fissile.frontend"), import_module("fissile.fission")
     places, _ = fission.placed(frontend.read_model(source.model, source.base_dir))
@@ -461,11 +467,12 @@ def _cached(
 
 
 def _from_cache(path: Path, threads: int | None) -> Executable | None:
-    """The artifact; None, and the file is gone, where a disk fault has damaged it."""
+    """The artifact; None where a disk fault has damaged it (the file is gone then) or no file is in its place."""
     try:
         return load(path, threads=threads)
-    except ArtifactError as error:
-        text = f"{path} in the compile cache is damaged and made anew: {error.message}"
-        warnings.warn(text, FissileWarning, stacklevel=4)
-        path.unlink(missing_ok=True)
+    except (ArtifactError, FileAccess) as error:
+        text = f"{path} in the compile cache is unusable and made anew: {error.message}"
+        cache.warn(text if not error.reason else f"{text} ({error.reason})")
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
         return None

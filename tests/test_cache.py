@@ -76,3 +76,33 @@ def test_a_failed_save_is_a_warning(tmp_path: Path) -> None:
 
     with pytest.warns(FissileWarning, match="No space left"):
         assert not cache.keep(tmp_path / "k.fsl", full)
+
+
+def test_a_warning_points_at_the_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked = tmp_path / "file"
+    blocked.touch()
+    monkeypatch.setenv("FISSILE_CACHE_DIR", str(blocked / "other"))
+    with pytest.warns(FissileWarning, match="no compile cache") as said, cache.entry("k"):
+        pass
+    assert [warning.filename for warning in said] == [__file__]
+
+
+def test_a_folder_in_place_of_a_file_is_left_alone() -> None:
+    folder = cache.directory()
+    assert folder is not None
+    (folder / "k.fsl").mkdir()
+    (folder / "k.fsl" / "precious").touch()
+    assert cache.contents().artifacts == 0
+    assert not cache.damaged()
+    cache.trim(folder, cap=0)
+    cache.clear()
+    assert (folder / "k.fsl" / "precious").exists()
+
+
+def test_what_is_damaged_is_named() -> None:
+    folder = cache.directory()
+    assert folder is not None
+    (folder / "k.fsl").write_bytes(b"PK no artifact")
+    [(path, reason)] = cache.damaged()
+    assert path.name == "k.fsl"
+    assert "archive" in reason

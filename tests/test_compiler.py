@@ -23,7 +23,15 @@ from onnx import TensorProto, helper, numpy_helper
 
 import fissile
 from fissile import compiler, demo
-from fissile.errors import CompileError, FissileError, InvalidFeed, NotYet, OptionError
+from fissile.errors import (
+    CompileError,
+    FileAccess,
+    FissileError,
+    FissileWarning,
+    InvalidFeed,
+    NotYet,
+    OptionError,
+)
 from fissile.options import Event, Options
 
 X = np.random.default_rng(0).standard_normal((2, 5)).astype(np.float32)
@@ -398,3 +406,33 @@ def test_every_stage_can_be_shown() -> None:
     showing: Callable[..., str] = compiler.show
     for stage in compiler.stage_names():
         assert showing(model(), stage, shapes={"n": 2}).strip()
+
+
+def test_what_is_no_model_and_no_path_is_said() -> None:
+    with pytest.raises(OptionError, match="int is no model"):
+        fissile.compile(3)
+    for call in (fissile.compile, fissile.check, fissile.load):
+        with pytest.raises(FileAccess, match="null byte"):
+            call("a\0b")
+
+
+def test_feeds_without_names_are_refused() -> None:
+    with fissile.compile(model(), cache=False) as executable:
+        wrong: tuple[Any, ...] = ([X], X, (), {"x"})
+        for feeds in wrong:
+            with pytest.raises(InvalidFeed, match="F202") as caught:
+                executable.run(feeds)
+            assert '"x": ...' in caught.value.remedy[0]
+
+
+def test_a_folder_in_place_of_a_cached_file_is_a_miss(cache_folder: Path) -> None:
+    fissile.compile(model())
+    [path] = cache_folder.glob("*.fsl")
+    path.unlink()
+    path.mkdir()
+    kept = pytest.warns(FissileWarning, match="not kept in the compile cache")
+    with kept, pytest.warns(FissileWarning, match="made anew") as said:
+        assert fissile.compile(model()).run({"x": X})
+    ours = [warning for warning in said if issubclass(warning.category, FissileWarning)]
+    assert {warning.filename for warning in ours} == {__file__}
+    assert path.is_dir()

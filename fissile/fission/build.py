@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 
 from fissile.fission.table import Refusal
-from fissile.ir.dim import Dim, DimLike, Symbol, equal, max_, symbols, terms
+from fissile.ir.dim import Dim, DimLike, Symbol, equal, exact_div, max_, symbols, terms
 from fissile.ir.dtype import BOOL, FLOAT32, INT64, UINT8, DType, dtype
 from fissile.ir.graph import Data, Node, data, make
 from fissile.ir.primitive import (
@@ -248,6 +248,14 @@ def mean(x: Node, axes: Iterable[int], keepdims: bool = True) -> Node:
 def reshape(x: Node, shape: Shape) -> Node:
     """x with the same elements in row-major order."""
     return x if x.shape == shape else make(RESHAPE, x, shape=shape)
+
+
+def divided(extent: DimLike, by: int) -> DimLike:
+    """extent / by; the guard of a reshape to it demands that nothing is left over. ValueError where something is."""
+    quotient = exact_div(extent, by)
+    if quotient is None and not isinstance(extent, Dim):
+        raise ValueError(f"extent {extent} is no multiple of {by}")
+    return extent // by if quotient is None else quotient
 
 
 def unsqueeze(x: Node, axes: Iterable[int]) -> Node:

@@ -394,7 +394,8 @@ def dynamic_quantize_linear(call: Call, x: Node) -> tuple[Node, ...]:
     axes = range(x.type.rank)
     low = apply("min", reduce("min", x, axes, keepdims=False), const(0, x))
     high = apply("max", reduce("max", x, axes, keepdims=False), const(0, x))
-    scale = div(sub(high, low), const(255, x))
+    levels = div(sub(high, low), const(255, x))
+    scale = select(apply("eq", high, low), const(1, x), levels)  # all zeros
     point = apply("rint", clamp(div(sub(const(0, x), low), scale), 0, 255))
     zero = cast(point, UINT8)
     return quantized(x, scale, zero, UINT8), scale, zero

@@ -16,6 +16,7 @@ from fissile.fission.build import (
     apply,
     concat,
     const,
+    divided,
     extent_scalar,
     gather,
     integers,
@@ -274,7 +275,7 @@ def depth_to_space(call: Call, x: Node) -> Node:
     """Blocks of channels become blocks of space; DCR reads the block first, CRD the channel."""
     n, c, h, w = x.shape
     b = call.attr("blocksize")
-    depth = _divided(c, b * b)
+    depth = divided(c, b * b)
     if call.attr("mode", "DCR") == "DCR":
         y = transpose(reshape(x, (n, b, b, depth, h, w)), (0, 3, 4, 1, 5, 2))
     else:
@@ -287,18 +288,10 @@ def space_to_depth(call: Call, x: Node) -> Node:
     """Blocks of space become blocks of channels; DCR writes the block first, CRD the channel."""
     n, c, h, w = x.shape
     b = call.attr("blocksize")
-    rows, columns = _divided(h, b), _divided(w, b)
+    rows, columns = divided(h, b), divided(w, b)
     perm = (0, 3, 5, 1, 2, 4) if call.attr("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
     y = transpose(reshape(x, (n, c, rows, b, columns, b)), perm)
     return reshape(y, (n, c * b * b, rows, columns))
-
-
-def _divided(extent: DimLike, by: int) -> DimLike:
-    """extent / by; the reshape's own guard demands that nothing is left over."""
-    quotient = exact_div(extent, by)
-    if quotient is None and not isinstance(extent, Dim):
-        raise ValueError(f"extent {extent} is no multiple of {by}")
-    return extent // by if quotient is None else quotient
 
 
 @fission("Trilu", raw=True)

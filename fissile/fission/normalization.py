@@ -15,6 +15,7 @@ from fissile.fission.build import (
     channels_last,
     const,
     div,
+    divided,
     mean,
     mul,
     normal_axis,
@@ -25,7 +26,6 @@ from fissile.fission.build import (
     window,
 )
 from fissile.fission.table import Call, Refusal, fission
-from fissile.ir.dim import exact_div
 from fissile.ir.graph import Node
 from fissile.ir.primitive import cast
 
@@ -88,9 +88,7 @@ def instance_normalization(call: Call, x: Node, scale: Node, bias: Node) -> Node
 def group_normalization(call: Call, x: Node, scale: Node, bias: Node) -> Node:
     """Each group of channels of each sample normalized; scales by group before opset 21, then by channel."""
     groups = call.attr("num_groups")
-    inner = exact_div(x.shape[1], groups)
-    if inner is None:
-        raise ValueError(f"{x.shape[1]} channels in {groups} groups")
+    inner = divided(x.shape[1], groups)
     split = reshape(x, (x.shape[0], groups, inner, *x.shape[2:]))
     y, _, _ = normalized(split, range(2, split.type.rank), call.attr("epsilon", 1e-5))
     if call.version < 21:

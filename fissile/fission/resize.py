@@ -227,7 +227,9 @@ def _symbolic_coordinates(axis: Axis, mode: str) -> Node:
     place = sub(div(add(i, half), scale), half)
     if mode == "half_pixel_symmetric":
         adjusted = div(m, mul(scale, n))
-        return add(mul(div(n, const(2, n)), sub(unit, adjusted)), place)
+        shift = mul(div(n, const(2, n)), sub(unit, adjusted))
+        # in this order: half way between two elements it decides which one is the nearest
+        return sub(add(shift, div(add(i, half), scale)), half)
     if mode == "pytorch_half_pixel":
         return select(apply("gt", m, unit), place, const(0, i))
     return place

@@ -58,7 +58,14 @@ _CONFIG_KEYS = (
 _warned: set[str] = set()
 
 
-class GraphOptimizationLevel(IntEnum):
+class _Named(IntEnum):
+    """A number that prints as its name, as onnxruntime's do."""
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}.{self.name}"
+
+
+class GraphOptimizationLevel(_Named):
     """DISABLE_ALL means no rewrites; every other level is the default."""
 
     ORT_DISABLE_ALL = 0
@@ -68,14 +75,14 @@ class GraphOptimizationLevel(IntEnum):
     ORT_ENABLE_ALL = 99
 
 
-class ExecutionMode(IntEnum):
+class ExecutionMode(_Named):
     """Accepted; no effect."""
 
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1
 
 
-class ExecutionOrder(IntEnum):
+class ExecutionOrder(_Named):
     """Accepted; no effect."""
 
     DEFAULT = 0

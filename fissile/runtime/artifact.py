@@ -284,6 +284,8 @@ def _opened(
         raise FileMissing("F501", f"{path} does not exist") from error
     except OSError as error:
         raise FileAccess("F502", f"{path} cannot be read", reason=error.strerror or "") from error
+    except ValueError as error:  # a NUL in the name
+        raise FileAccess("F502", f"{str(path)!r} cannot be read", reason=str(error)) from error
 
 
 def _copied(data: Buffer) -> mmap.mmap:

@@ -67,7 +67,7 @@ def load(
     threads: gang size of one call (None: FISSILE_NUM_THREADS, then the cores allowed). busy: what a
     call does while another one holds the gang. ArtifactError, FileMissing, FileAccess.
     """
-    count = default_threads() if threads is None else _checked_threads(threads)
+    count = default_threads() if threads is None else checked_threads(threads)
     if busy not in ("wait", "solo", "error"):
         raise OptionError("F604", f"busy={busy!r}", remedy='busy="wait", "solo" or "error"')
     return Executable(load_program(read_artifact(artifact, mapped=mmap)), count, busy)
@@ -119,7 +119,7 @@ class Executable:
 
     def with_threads(self, threads: int) -> "Executable":
         """The same program with another gang size; code and weights are shared."""
-        return Executable(self.program, _checked_threads(threads), self.busy)
+        return Executable(self.program, checked_threads(threads), self.busy)
 
     def warm(self, shapes: Mapping[str, int] | None = None) -> None:
         """Page in code and weights and reserve the arena for a shape, given by dimension names."""
@@ -216,6 +216,8 @@ class Executable:
         return names
 
     def _collect(self, feeds: Mapping[str, Any]) -> list[Array]:
+        if type(feeds) is not dict and not isinstance(feeds, Mapping):
+            raise _no_mapping(feeds, self.inputs)
         if len(feeds) != len(self.inputs) or any(i.name not in feeds for i in self.inputs):
             check_names(self.inputs, feeds)
         arrays: list[Array] = []
@@ -338,7 +340,7 @@ class Executable:
         bindings[binding.inputs] = binding
 
 
-def _checked_threads(threads: int) -> int:
+def checked_threads(threads: int) -> int:
     if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= MAX_THREADS:
         raise OptionError(
             "F702", f"threads={threads!r}", remedy=f"a number from 1 to {MAX_THREADS}"
@@ -361,3 +363,13 @@ def _from_path(path: str, sha256: str, threads: int, busy: Busy) -> Executable:
             remedy="pickle the executable again, or put the old file back",
         )
     return executable
+
+
+def _no_mapping(feeds: object, inputs: Sequence[TensorInfo]) -> InvalidFeed:
+    names = ", ".join(f'"{info.name}": ...' for info in inputs)
+    return InvalidFeed(
+        "F202",
+        "feeds are a mapping from input names to arrays",
+        reason=f"{type(feeds).__name__} given",
+        remedy=[f"run({{{names}}})", "call the executable itself with arrays in their order"],
+    )

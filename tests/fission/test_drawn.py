@@ -202,6 +202,23 @@ def test_resize(data: st.DataObject) -> None:
     agree(model, {"x": x})
 
 
+def test_resize_half_way_between_two_elements() -> None:
+    x = values([1, 2, 3, 1])
+    choices: tuple[Shapes | None, ...] = (None, {"x": [1, 2, "h", "w"]})
+    for free in choices:
+        model = one_operator(
+            "Resize",
+            [("x", x), ("roi", None), ("scales", np.array([1, 1, 1.5, 2], np.float32))],
+            free=free,
+            constants=["scales"],
+            opset=19,
+            mode="nearest",
+            coordinate_transformation_mode="half_pixel_symmetric",
+            nearest_mode="floor",
+        )
+        agree(model, {"x": x})
+
+
 @given(st.data())
 @DRAWN
 def test_slice(data: st.DataObject) -> None:
@@ -360,3 +377,29 @@ def test_shape_arithmetic_by_way_of_floats(scale: float, extent: str) -> None:
     graph = fission(read_model(model))
     assert str(graph.outputs[0][1].shape[2]) == extent
     agree(model, {"x": values([1, 2, 5, 4])})
+
+
+@pytest.mark.parametrize("channels", [6, "c"])
+def test_groups_of_channels_that_are_free(channels: int | str) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2, 6, 5)).astype(np.float32)
+    scale, bias = rng.standard_normal((2, 6)).astype(np.float32)
+    given = [("x", x), ("scale", scale), ("bias", bias)]
+    free = {"x": ("n", channels, "l")}
+    model = one_operator("GroupNormalization", given, 1, 21, free, num_groups=3)
+    y, *_ = run(model, {"x": x, "scale": scale, "bias": bias})
+    rows = x.astype(np.float64).reshape(2, 3, -1)
+    want = (rows - rows.mean(2, keepdims=True)) / np.sqrt(rows.var(2, keepdims=True) + 1e-5)
+    want = want.reshape(x.shape) * scale[:, None] + bias[:, None]
+    np.testing.assert_allclose(y, want, 1e-5, 1e-6)
+    seven = np.zeros((2, 7, 5), np.float32)
+    if channels == "c":
+        with pytest.raises(AssertionError, match="equally many elements"):
+            run(model, {"x": seven, "scale": scale, "bias": bias})
+
+
+def test_quantizing_zeros_has_a_scale() -> None:
+    for x in (np.zeros(5, np.float32), np.array([0, 3, -1], np.float32)):
+        model = one_operator("DynamicQuantizeLinear", [("x", x)], 3)
+        for got, want in zip(run(model, {"x": x}), reference(model, {"x": x}), strict=True):
+            assert same(got, want)

@@ -250,3 +250,12 @@ def test_an_artifact_opens_like_a_model(
         session.run(["y"], {"x": X})[0],
         ours.InferenceSession(model_bytes()).run(["y"], {"x": X})[0],
     )
+
+
+@pytest.mark.parametrize(
+    "name", ["GraphOptimizationLevel.ORT_ENABLE_ALL", "ExecutionMode.ORT_SEQUENTIAL"]
+)
+def test_enumerations_print_their_names(ort: ModuleType, name: str) -> None:
+    kind, member = name.split(".")
+    value = getattr(getattr(ort, kind), member)
+    assert str(value) == name
