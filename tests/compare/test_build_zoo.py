@@ -14,7 +14,7 @@ SCRIPT = Path(__file__).parents[2] / "bench" / "build_zoo.py"
 def test_a_torch_module_becomes_a_model(fissile: Command, tmp_path: Path) -> None:
     for package in ("torch", "onnxscript", "onnxruntime"):
         pytest.importorskip(package)
-    command = [sys.executable, SCRIPT, tmp_path, "torch/mlp", "nowhere/net"]
+    command = [sys.executable, str(SCRIPT), str(tmp_path), "torch/mlp", "nowhere/net"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 1
     assert "agrees" in done.stdout, done.stderr
