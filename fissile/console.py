@@ -33,7 +33,10 @@ def plain(text: str) -> str:
     """ASCII where the encoding is not UTF-8."""
     if "utf" in (sys.stderr.encoding or "").lower():
         return text
-    return text.replace("·", "|").replace("→", "->").encode("ascii", "replace").decode()
+    ascii_signs = {"·": "|", "→": "->", "━": "=", "╸": ">", "µ": "u"}
+    for sign, like in ascii_signs.items():
+        text = text.replace(sign, like)
+    return text.encode("ascii", "replace").decode()
 
 
 def _colour() -> bool:

@@ -21,7 +21,7 @@ class Options:
     """What may be chosen about a compilation beside model, target, threads and shapes.
 
     disable: names of rewrite rules to leave out. rewrite: False leaves all of them out.
-    substitute: search for substitutions that make the graph cheaper (beside the rules that always apply).
+    substitute: search for substitutions that make the graph cheaper; False applies the rules alone that always help.
     seed: of anything drawn. strict_shapes: declared ranges are a contract, checked at `run`.
     workers: compile processes, None for the CPUs allowed. verify: check the loop programs that
     kernels become. affinity: CPUs for the gang, as "0-3" (None: no pinning).
@@ -30,7 +30,7 @@ class Options:
 
     disable: tuple[str, ...] = ()
     rewrite: bool = True
-    substitute: bool = False
+    substitute: bool = True
     seed: int = 0
     strict_shapes: bool = False
     workers: int | None = None
@@ -71,12 +71,14 @@ class Event:
     """What a long call tells its `progress` callback.
 
     stage: a name of `pipeline.STAGES`, or a label such as "model". text: one line for people.
-    seconds: how long the stage took; None while it begins and for plain labels.
+    seconds: how long the stage took; None while it begins and for plain labels. share: how far what takes long is,
+    from 0 to 1.
     """
 
     stage: str
     text: str = ""
     seconds: float | None = None
+    share: float | None = None
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """`fissile tune`, and `fissile compile --budget`: measuring within a budget, with what is said meanwhile (PRODUCT 2.4).
 
 In: a model and a budget. Out: an artifact that is no slower than the one it replaces. Exit 130: interrupted, and the
-best so far has been written. On a terminal the last line is rewritten; elsewhere it is one line every ten seconds.
+best so far has been written. On a terminal the last line is a bar that moves; elsewhere it is one line every ten
+seconds, and with --json every event is a line of JSON on stderr.
 """
 
 import json
@@ -14,15 +15,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from fissile.commands.opening import check_output, existing, print_event
+from fissile.commands.opening import check_output, existing
 from fissile.commands.options import compiling, parse_shapes
 from fissile.console import is_terminal, plain, say, set_up
 from fissile.options import Event, Options
 
 if TYPE_CHECKING:
     from fissile.tune.tune import Tuned
+    from fissile.tune.whole import Whole
 
 QUIET_SECONDS = 10.0
+BAR_WIDTH = 30
 LABELS = ("model", "store", "start", "rejected", "whole", "proved", "interrupted")
 
 
@@ -72,21 +75,24 @@ def tune_model(
     """Tune and write; the exit code. no_cache: nothing tuned is in the compile cache anyway."""
     check_output(path, force)
     existing(model)
-    from fissile import compiler
-    from fissile.runtime.artifact import atomic_file
+    from fissile.tune.interrupt import listening
 
-    screen = Screen(quiet)
-    found = compiler.tune(
-        model,
-        budget,
-        threads=threads,
-        target=target.split(","),
-        shapes=parse_shapes(shapes) or None,
-        foreign=foreign,
-        options=Options(disable=disable, substitute=substitute),
-        installed=path if path.exists() else None,
-        progress=screen.show,
-    )
+    with listening() as heard:
+        from fissile import compiler
+        from fissile.runtime.artifact import atomic_file
+
+        screen = Screen(quiet, as_json)
+        found = compiler.tune(
+            model,
+            budget,
+            threads=threads,
+            target=target.split(","),
+            shapes=parse_shapes(shapes) or None,
+            foreign=foreign,
+            options=Options(disable=disable, substitute=substitute),
+            installed=path if path.exists() else None,
+            progress=heard.passing(screen.show),
+        )
     screen.clear()
     with atomic_file(path) as stream:
         stream.write(found.artifact)
@@ -103,20 +109,37 @@ def tune_model(
 def _document(found: "Tuned") -> dict[str, Any]:
     return {
         "kept": found.kept,
+        "name": found.name,
         "interrupted": found.is_interrupted,
         "certificate": dict(found.certificate),
-        "times": {name: asdict(whole) for name, whole in found.times.items()},
+        "times": {name: _times(whole) for name, whole in found.times.items()},
         "rejected": dict(found.rejected),
         "rounds": [asdict(row) | {"gap": row.gap} for row in found.rounds],
     }
 
 
+def _times(whole: "Whole") -> dict[str, Any]:
+    ratio = asdict(whole.ratio)
+    return {"seconds": whole.seconds, "median": whole.median, "ratio": ratio}
+
+
+def bar(share: float, width: int = BAR_WIDTH) -> str:
+    """How far something is.
+
+    >>> bar(0.5, 8)
+    '━━━╸    '
+    """
+    filled = round(min(max(share, 0.0), 1.0) * width)
+    return ("━" * (filled - 1) + "╸" * bool(filled)).ljust(width)
+
+
 class Screen:
     """What is said while tuning: lines that stay, and on a terminal one that changes."""
 
-    def __init__(self, quiet: bool) -> None:
+    def __init__(self, quiet: bool, as_json: bool = False) -> None:
         self._quiet = quiet
-        self._is_terminal = is_terminal()
+        self._as_json = as_json
+        self._is_terminal = is_terminal() and not as_json
         self._last = time.monotonic()
         self._is_dirty = False
 
@@ -125,12 +148,16 @@ class Screen:
         if self._quiet:
             return
         if event.stage == "measuring":
-            self._status(event.text)
+            self._status(event)
+        elif self._as_json:
+            self._document(event)
         elif event.stage == "round":
             self._line(f" {event.text}")
-        elif event.seconds is not None or event.stage in LABELS:
+        elif event.stage in LABELS:
             self.clear()
-            print_event(event)
+            say(f"{event.stage:8} {event.text}")
+        elif event.seconds is None:
+            self._status(Event(event.stage, event.stage))
 
     def clear(self) -> None:
         """Take the changing line away."""
@@ -143,11 +170,20 @@ class Screen:
         self._last = time.monotonic()
         say(text)
 
-    def _status(self, text: str) -> None:
+    def _document(self, event: Event) -> None:
+        self._last = time.monotonic()
+        facts = {name: value for name, value in asdict(event).items() if value is not None}
+        print(json.dumps(facts), file=sys.stderr, flush=True)
+
+    def _status(self, event: Event) -> None:
         if self._is_terminal:
             width = shutil.get_terminal_size().columns - 1
-            shown = plain(f" {text}")[:width]
+            ahead = f"{bar(event.share)}  " if event.share is not None else ""
+            shown = plain(f" {ahead}{event.text}")[:width]
             print(f"\r\x1b[2K{shown}", end="", file=sys.stderr, flush=True)
             self._is_dirty = True
         elif time.monotonic() - self._last >= QUIET_SECONDS:
-            self._line(f" {text}")
+            if self._as_json:
+                self._document(event)
+            else:
+                self._line(f" {event.text}")

@@ -40,13 +40,16 @@ Time = Callable[[Sequence[str], int, float], list[Samples]]
 class Tally:
     """What was done: kernels measured, found in the store, rejected with their reasons.
 
-    last: labels of those being measured. built: their artifacts by the hash of the kernel; some are timed again.
+    last: labels of those being measured; `done` of those `wanted` were before. built: artifacts by the hash of their
+    kernels, some of which are timed again.
     """
 
     measured: int = 0
     remembered: int = 0
     rejected: dict[str, str] = field(default_factory=dict)
     last: tuple[str, ...] = ()
+    done: int = 0
+    wanted: int = 0
     built: dict[str, bytes] = field(default_factory=dict)
 
 
@@ -114,10 +117,12 @@ def seconds_of(
         elif trial is not None:
             todo[trial.code], waiting[kernel] = trial, trial.code
     work = [*todo.values()]
+    tally.wanted = len(work)
     for first in range(0, len(work), BATCH):
         if time.monotonic() > setting.deadline or tally.measured >= setting.trials:
             raise OutOfTime
         batch = work[first : first + BATCH]
+        tally.done = first
         tally.last = tuple(setting.label(t.kernel) for t in batch)
         setting.told(tally)
         _measure(batch, setting, store, tally, times, timed or in_child(setting.threads))
@@ -135,6 +140,15 @@ def recall(code: str, setting: Setting, store: Store, times: int = 1) -> float |
     if sum(len(r.seconds) for r in records) < times * setting.samples:
         return None
     return summarize(_pooled(records, setting.threads)).p10
+
+
+def samples_of(kernels: Sequence[Kernel], setting: Setting, store: Store) -> list[tuple[float, ...]]:
+    """Seconds of every sample that the store has of kernels; of those that run in Python none."""
+    found: dict[Kernel, tuple[float, ...]] = {}
+    for kernel, trial in _lowered(dict.fromkeys(kernels), setting, store, Tally()):
+        records = [] if trial is None else store.records(setting.key(trial.code))
+        found[kernel] = tuple(s for r in records for s in r.seconds.tolist())
+    return [found.get(kernel, ()) for kernel in kernels]
 
 
 def recalled(kernels: Sequence[Kernel], setting: Setting, store: Store) -> list[float | None]:

@@ -186,7 +186,6 @@ class _Shrinking:
 def profile(state: Profiling, measure: Measure) -> Iterator[Round]:
     """Rounds until all that is selected is measured, and timed again; the caller may stop after any of them."""
     _time(state, state.selected, measure)
-    yield _round(state, state.first_bound)
     yield from _search(state, measure)
     state.is_measured = True
     _again(state, measure)

@@ -21,14 +21,16 @@ import fissile
 from fissile.errors import OptionError
 from fissile.options import Event, Options, resolve_target
 from fissile.orchestrate.bound import bound
+from fissile.orchestrate.nominal import representative
 from fissile.orchestrate.plan import Kernel
-from fissile.pipeline import Work, run
+from fissile.pipeline import Work, run, said
 from fissile.runtime.roofline import LEVELS, Peaks
 from fissile.runtime.statistic import Ratio
 from fissile.runtime.store import Store
 from fissile.tune.budget import Budget, parse_budget
 from fissile.tune.measure import OutOfTime
-from fissile.tune.tune import Tuned, faster, machine_of, representative, said, tune
+from fissile.tune.start import faster, machine_of
+from fissile.tune.tune import Tuned, tune
 from fissile.tune.whole import Whole, keep
 
 ROOT = Path(__file__).parents[2]
@@ -65,12 +67,13 @@ def whole(seconds: float, first: float) -> Whole:
 
 
 def times(*seconds: float) -> Times:
-    """A timer of whole models that answers these seconds."""
+    """A timer of whole models that answers these seconds; all further ones are slow."""
 
     def timed(paths: Sequence[Path], threads: int, numbers: Mapping[str, int]) -> list[Whole]:
         assert all(path.exists() for path in paths)
-        assert len(paths) == len(seconds)
-        return [whole(s, seconds[0]) for s in seconds]
+        assert len(paths) >= len(seconds)
+        slow = [10.0 * max(seconds)] * (len(paths) - len(seconds))
+        return [whole(s, seconds[0]) for s in (*seconds, *slow)]
 
     return timed
 

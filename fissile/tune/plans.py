@@ -1,0 +1,182 @@
+"""The plans that are run as whole models, and which of them stays (PRODUCT 2.4).
+
+In: what has been measured, and what was there before. Out: the artifact to keep, and the times of all that ran in
+turns. Beside the cheapest plan those run that the noise of the measurements may have kept from being it. Invariant:
+what is there now stays unless something is surely no slower.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fissile.errors import FissileError
+from fissile.options import Event
+from fissile.orchestrate.greedy import greedy_plan
+from fissile.orchestrate.orchestrate import plan_of
+from fissile.orchestrate.plan import Plan
+from fissile.pipeline import Progress, Work, run
+from fissile.runtime.artifact import read_artifact
+from fissile.tune.rounds import Profiling, admissible_gap, best_of, certificate, distinct
+from fissile.tune.told import whole_text
+from fissile.tune.whole import Whole, keep
+
+UNTUNED, INSTALLED, GREEDY = "untuned", "installed", "greedy"
+MOST_PLANS = 3
+DRAWS = 8
+LEAST_NOISE, MOST_NOISE = 0.02, 0.05  # relative, of the measurements of kernels
+_SPREAD = 0.05  # how much dearer than the cheapest a plan may be that still runs
+_OTHER = 0.01  # share of its cost in which a plan must differ
+
+TimeWhole = Callable[[Sequence[Path], int, Mapping[str, int]], list[Whole]]
+
+
+@dataclass(frozen=True)
+class Made:
+    """A compiled plan. selected: its candidates; None where the plan was not chosen among them."""
+
+    name: str
+    work: Work
+    selected: tuple[int, ...] | None
+    predicted: float | None
+
+    @property
+    def is_plan(self) -> bool:
+        """Whether measurements chose it."""
+        return self.selected is not None
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """kept: the name of what stays, and its artifact. made: None for an artifact that was installed already."""
+
+    kept: str
+    artifact: bytes
+    made: Made | None
+    times: Mapping[str, Whole]
+
+
+def best_plans(state: Profiling, count: int, seed: int = 0) -> list[list[int]]:
+    """At most `count` selections of measured kernels, the cheapest first.
+
+    The others are those that would be the cheapest if the kernels took as much more or less as noise may hide.
+    """
+    costs = state.costs()
+    found = [[*state.selected]]
+    if count < 2:
+        return found
+    rng = np.random.default_rng(seed)
+    noise = min(max(state.noise, LEAST_NOISE), MOST_NOISE)
+    keys = int(state.keys.max(initial=-1)) + 1
+    drawn = [
+        best_of(state, costs * np.exp(noise * rng.standard_normal(keys))[state.keys])
+        for _ in range(DRAWS)
+    ]
+    least = float(costs[found[0]].sum())
+    for other in sorted(drawn, key=lambda s: float(costs[s].sum())):
+        total = float(costs[other].sum())
+        differs = all(costs[[*set(other) - set(f)]].sum() > _OTHER * total for f in found)
+        if len(found) < count and total <= least * (1 + _SPREAD) and differs:
+            found.append(other)
+    return found
+
+
+def compiled_plans(
+    work: Work, state: Profiling, untuned: Work, deadline: float, each: float, silent: Progress
+) -> list[Made]:
+    """The best plans and the greedy one, compiled; as many as there is time for, one at least.
+
+    deadline: of `time.monotonic()`. each: seconds that one takes to compile and run.
+    """
+    left = (deadline - time.monotonic()) / max(each, 1e-3)
+    count = max(1, min(MOST_PLANS, int(left) if math.isfinite(left) else MOST_PLANS))
+    costs = state.costs()
+    made = []
+    for number, selected in enumerate(best_plans(state, count), 1):
+        done = _compiled(work, plan_of(state.found, selected), silent)
+        predicted = float(costs[selected].sum())
+        made.append(Made(f"plan {number}", done, tuple(selected), predicted))
+    greedy = _other_greedy(work, untuned) if left > len(made) + 1 else None
+    if greedy is not None:
+        made.append(Made(GREEDY, _compiled(work, greedy, silent), None, None))
+    return made
+
+
+def _compiled(work: Work, plan: Plan, silent: Progress) -> Work:
+    return run(replace(work, plan_given=plan, certificate={}), silent, first="plan")
+
+
+def _other_greedy(work: Work, untuned: Work) -> Plan | None:
+    """The greedy plan, unless it is the untuned one."""
+    plan = greedy_plan(work.known("graph"))
+    same = [k.nodes for k in plan.kernels()] == [k.nodes for k in untuned.known("plan").kernels()]
+    return None if same else plan
+
+
+def choose(
+    made: Sequence[Made],
+    untuned: Work,
+    installed: Path | None,
+    numbers: Mapping[str, int],
+    timed: TimeWhole,
+    progress: Progress,
+) -> Chosen:
+    """Run all in turns, and keep what is there now unless another is surely no slower."""
+    rows = [Made(UNTUNED, untuned, None, None), *made]
+    artifacts = {row.name: row.work.artifact for row in rows}
+    if installed is not None:
+        artifacts = {INSTALLED: installed.read_bytes(), **artifacts}
+    free = {row["name"] for row in untuned.code[0].plan["symbols"]}
+    with tempfile.TemporaryDirectory(prefix="fissile-") as folder:
+        paths = [Path(folder) / f"{k}.fsl" for k in range(len(artifacts))]
+        for path, artifact in zip(paths, artifacts.values(), strict=True):
+            path.write_bytes(artifact)
+        at = {name: n for name, n in numbers.items() if name in free}
+        found = timed(paths, untuned.threads, at)
+    times = dict(zip(artifacts, found, strict=True))
+    kept = [*artifacts][keep(found)]
+    by_name = {row.name: row for row in rows}
+    best = by_name.get(kept)
+    plans = [row.name for row in made if row.is_plan]
+    progress(Event("whole", whole_text(times, plans, kept, best.predicted if best else None)))
+    return Chosen(kept, artifacts[kept], best, times)
+
+
+def as_before(untuned: Work, installed: Path | None) -> Chosen:
+    """What was there before, nothing having been run."""
+    if installed is not None:
+        return Chosen(INSTALLED, installed.read_bytes(), None, {})
+    return Chosen(UNTUNED, untuned.artifact, Made(UNTUNED, untuned, None, None), {})
+
+
+def is_same(path: Path, work: Work) -> bool:
+    """Whether an artifact is of this model, for these shapes, threads and targets: then it may be better."""
+    try:
+        found, mine = read_artifact(path).manifest, read_artifact(work.artifact).manifest
+    except FissileError:
+        return False
+    asked = ("shapes", "threads")
+    targets = [[row["name"] for row in m["targets"]] for m in (found, mine)]
+    same = all(found.get(part) == mine[part] for part in asked)
+    return same and found["model"]["sha256"] == mine["model"]["sha256"] and targets[0] == targets[1]
+
+
+def proof(state: Profiling, made: Made | None, times: Mapping[str, Whole]) -> dict[str, Any]:
+    """The certificate: of the cheapest plan, with the predicted and measured seconds of the one that is kept."""
+    more: dict[str, Any] = {"complete": state.is_complete, "distinct": distinct(state)}
+    found = {**asdict(certificate(state)), "admissible_gap": admissible_gap(state), **more}
+    if made is not None and made.predicted is not None:
+        found["predicted_seconds"] = made.predicted
+    if made is not None and made.name in times:
+        found["measured_seconds"] = times[made.name].seconds
+        launches = [float(np.percentile(row, 10)) for row in times[made.name].launches]
+        found |= {"launches_seconds": sum(launches)} if launches else {}
+        found["untuned_seconds"] = times[UNTUNED].seconds
+    return found

@@ -1,0 +1,53 @@
+"""Interruptions: one that Python drops comes back at the next check, one that arrived does not."""
+
+from __future__ import annotations
+
+import signal
+import weakref
+
+import pytest
+
+from fissile.tune.interrupt import Interrupts, listening
+
+
+class Thing:
+    pass
+
+
+def swallowed() -> None:
+    """SIGINT where Python ignores what it raises."""
+    thing = Thing()
+    keep = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGINT))
+    del thing
+    assert keep() is None
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_lost_interruption_comes_back() -> None:
+    with listening() as heard:
+        swallowed()
+        told: list[int] = []
+        with pytest.raises(KeyboardInterrupt):
+            heard.passing(told.append)(1)
+        heard.passing(told.append)(2)
+    assert told == [2]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_one_that_arrives_does_not() -> None:
+    with listening() as heard, listening() as inner:
+        assert inner is heard
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        inner.take()
+        heard.check()
+
+
+def test_a_handler_of_the_program_stays() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with listening() as heard:
+            signal.raise_signal(signal.SIGINT)
+            assert heard == Interrupts()
+    finally:
+        signal.signal(signal.SIGINT, before)
