@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from fissile.ir.dim import lower_bound
 from fissile.ir.graph import Node, make
 from fissile.ir.primitive import (
     CONCAT,
@@ -72,7 +73,7 @@ def reduce_before_move(node: Node) -> Outcome:
     if moved.name == "concat" and (axis := moved.attr("axis")) not in axes:
         pieces = [make(node.primitive, x, axes=axes) for x in moved.inputs]
         return make(CONCAT, *pieces, axis=after[axis])
-    if moved.name == "gather" and moved.inputs[1].type.rank == 1 and moved.attr("axis") not in axes:
+    if _is_sound(moved) and moved.attr("axis") not in axes:
         small = make(node.primitive, moved.inputs[0], axes=axes)
         return make(GATHER, small, moved.inputs[1], axis=after[moved.attr("axis")])
     if moved.name == "pad" and _keeps_border(moved, axes, node.name):
@@ -80,6 +81,13 @@ def reduce_before_move(node: Node) -> Outcome:
         sides = {side: tuple(moved.attr(side)[a] for a in after) for side in ("low", "high")}
         return make(PAD, small, value=moved.attr("value"), **sides)
     return Refused("what is reduced is no border, gather or concat along what is kept")
+
+
+def _is_sound(node: Node) -> bool:
+    """Whether it gathers along a vector, from an axis that has elements whatever the other extents are."""
+    if node.name != "gather" or node.inputs[1].type.rank != 1:
+        return False
+    return (lower_bound(node.inputs[0].shape[node.attr("axis")]) or 0) >= 1
 
 
 def _axes_after(rank: int, axes: tuple[int, ...]) -> dict[int, int]:

@@ -306,6 +306,11 @@ REFUSALS: list[tuple[str, str, Callable[[], tuple[Node, ...]]]] = [
         "no border",
         lambda: (_summed(zero_border(X, (1, 0), (0, 0), 2), (1,)),),
     ),
+    (
+        "reduce_before_move",
+        "no border",
+        lambda: (_summed(P("gather", source([symbol("d6"), 5]), index(), axis=0), (1,)),),
+    ),
     ("reduce_pieces", "no concat", lambda: (_summed(P("concat", X, Y, axis=0), (1,)),)),
     ("weighted_sum_to_product", "not weighted", lambda: (_summed(X, (0,)),)),
     ("weighted_sum_to_product", "alone", lambda: (_summed(P("mul", X, ROW), (0, 1)),)),
