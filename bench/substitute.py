@@ -87,7 +87,7 @@ def main() -> None:
     parser.add_argument("--disable", action="append", default=[])
     args = parser.parse_args()
     shapes = {name: int(n) for name, n in (s.split("=") for s in args.shape)}
-    off = Options(disable=tuple(args.disable))
+    off = Options(disable=tuple(args.disable), substitute=False)
     on = replace(off, substitute=True)
     print(estimates(args.model, shapes, on), flush=True)
     for threads in (int(t) for t in args.threads.split(",")):

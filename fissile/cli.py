@@ -239,7 +239,7 @@ def check_command(model: Path, target: str, as_json: bool, quiet: bool, verbose:
 @click.option("--target", default="native", show_default=True)
 @click.option("--shape", "shapes", multiple=True, help="batch=8 fixes a dimension.")
 @click.option("--disable", multiple=True, metavar="RULE", help="Leave a rewrite out.")
-@click.option("--substitute", is_flag=True, help="Search for cheaper graphs.")
+@click.option("--substitute/--no-substitute", default=True, help="Search for cheaper graphs.")
 @common
 def show_command(
     model: Path | None,

@@ -40,9 +40,8 @@ from fissile.ir.primitive import constant_value, pack_array
 from fissile.ir.verify import problems
 from fissile.options import Event, Options, plan_file_text
 from fissile.orchestrate import plan as plans
-from fissile.orchestrate.bound import prices
 from fissile.orchestrate.liveness import assign
-from fissile.orchestrate.nominal import nominal, representative
+from fissile.orchestrate.nominal import guesses, representative
 from fissile.orchestrate.orchestrate import orchestrate
 from fissile.orchestrate.plan import Anchor, Kernel, Plan
 from fissile.orchestrate.plan_file import read_plan
@@ -57,6 +56,7 @@ from fissile.schedule.lower import lower_all
 from fissile.target import Target
 
 Progress = Callable[[Event], None]
+SUBSTITUTED_GAIN = 1.02  # how much cheaper the plan of a substituted graph must be: guesses err by more
 MODULE_LINES = 2500  # lines of LLVM text that go into one module: enough to share out, few enough to start quickly
 
 
@@ -95,6 +95,7 @@ class Work:
     fired: Mapping[str, int] | None = None
     examples: tuple[Firing, ...] = ()  # of what `fired` counts
     log: tuple[Firing, ...] = ()
+    plain: Graph | None = None  # before substitutions, where they made another of it
     plan: Plan | None = None
     weights: tuple[tuple[Node, Weight], ...] = ()
     loops: tuple[Loops, ...] = ()
@@ -148,23 +149,23 @@ def canonicalize_graph(work: Work) -> Work:
 
 
 def substitute_graph(work: Work) -> Work:
-    """Primitive graph -> the cheapest one found by substitutions, where that is asked for (Korch section 4)."""
+    """Primitive graph -> the cheapest one found by substitutions, unless none are wanted (Korch section 4)."""
     if not (work.options.substitute and work.options.rewrite):
         return work
-    best, *_ = substitute(work.known("graph"), estimator(), disabled=work.options.disable)
-    return replace(work, graph=best.graph, log=best.log)
+    graph: Graph = work.known("graph")
+    cost = estimator(extents=representative(graph, work.shapes))
+    best, *_ = substitute(graph, cost, disabled=work.options.disable)
+    return replace(work, graph=best.graph, log=best.log, plain=graph if best.log else None)
 
 
 def plan_kernels(work: Work) -> Work:
     """Primitive graph -> plan: what is given, else what probably costs least (Korch section 5)."""
-    graph: Graph = work.known("graph")
     if work.plan_given is not None:
         plan = work.plan_given
     elif work.options.plan is not None:
-        plan = read_plan(plan_file_text(work.options.plan), graph)
+        work, plan = _plan_of_file(work, plan_file_text(work.options.plan))
     else:
-        plan, proof = orchestrate(graph, price_of(work))
-        work = replace(work, certificate={**asdict(proof), "complete": False})
+        work, plan = _orchestrated(work)
     plans.verify(plan)
     leaves = dict.fromkeys(
         n for k in plan.kernels() for n in k.inputs if plans.is_stored_leaf(n) and n.name != "input"
@@ -173,11 +174,26 @@ def plan_kernels(work: Work) -> Work:
     return replace(work, plan=plan, weights=tuple(weights))
 
 
-def price_of(work: Work) -> Callable[[Kernel], tuple[float, float]]:
-    """Seconds that kernels of the work take at least and probably, on a nominal machine of the first target."""
-    machine = nominal(work.targets[0], work.threads)
-    numbers = representative(work.known("graph"), work.shapes)
-    return lambda kernel: prices(kernel, machine, numbers)
+def _plan_of_file(work: Work, text: str) -> tuple[Work, Plan]:
+    """The plan that a file describes, of the substituted graph or of the plain one. OptionError F612."""
+    try:
+        return work, read_plan(text, work.known("graph"))
+    except OptionError:
+        if work.plain is None:
+            raise
+    return replace(work, graph=work.plain, log=(), plain=None), read_plan(text, work.plain)
+
+
+def _orchestrated(work: Work) -> tuple[Work, Plan]:
+    """The plan that probably costs least, of the substituted graph or of the plain one, with its certificate."""
+    price = guesses(work.known("graph"), work.targets[0], work.threads, work.shapes)
+    plan, proof = orchestrate(work.known("graph"), price)
+    if work.plain is not None:
+        without, least = orchestrate(work.plain, price)
+        if least.predicted_seconds < proof.predicted_seconds * SUBSTITUTED_GAIN:
+            work = replace(work, graph=work.plain, log=())
+            plan, proof = without, least
+    return replace(work, certificate={**asdict(proof), "complete": False}, plain=None), plan
 
 
 def lower_kernels(work: Work) -> Work:

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from fissile import cli, compiler
+from fissile import cli, compiler, pipeline
 from fissile.errors import OptionError
 from fissile.options import Options
 
@@ -60,17 +60,28 @@ def run(*arguments: str) -> int:
 
 
 def test_the_option_changes_the_artifact_key() -> None:
-    assert Options(substitute=True).key() != Options().key()
+    assert Options(substitute=False).key() != Options().key()
 
 
-def test_the_stage_does_nothing_unless_asked(head: Path) -> None:
-    plain = compiler.show(head, "substitute")
+def test_the_search_is_on_unless_it_is_not_wanted(head: Path) -> None:
+    without = Options(substitute=False)
+    plain = compiler.show(head, "substitute", options=without)
     assert plain == compiler.show(head, "canonicalize")
     assert " concat(" in plain
-    asked = Options(substitute=True)
-    assert " concat(" not in compiler.show(head, "substitute", options=asked)
-    off = Options(substitute=True, disable=("split_product",))
+    assert " concat(" not in compiler.show(head, "substitute")
+    off = Options(disable=("split_product",))
     assert " concat(" in compiler.show(head, "substitute", options=off)
+
+
+def test_of_the_substituted_graph_and_the_plain_one_the_cheaper_plan_is_taken(
+    head: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fission_of(gain: float) -> bool:
+        monkeypatch.setattr(pipeline, "SUBSTITUTED_GAIN", gain)
+        return "concat" in compiler.show(head, "plan")
+
+    assert not fission_of(1.0)
+    assert fission_of(100.0)
 
 
 def test_rules_are_listed_by_regime(capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,7 +49,7 @@ def choosing(command: Command) -> Command:
         click.option("--shape", "shapes", multiple=True, help="batch=1..16 or x:1..16,3,?,?"),
         click.option("--disable", multiple=True, metavar="RULE", help="Leave a rewrite out."),
         click.option(
-            "--substitute", is_flag=True, help="Search for cheaper graphs (minutes at most)."
+            "--substitute/--no-substitute", default=True, help="Search for cheaper graphs (default)."
         ),
         click.option("--foreign", type=click.Choice(["error", "warn", "allow"]), default="warn"),
         click.option("--no-cache", is_flag=True, help="Neither read nor fill the compile cache."),

@@ -7,13 +7,14 @@ Invariant: neither depends on the machine that compiles but through `Target`, so
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fissile.ir.dim import symbols
 from fissile.ir.graph import Graph
-from fissile.orchestrate.bound import Machine
+from fissile.orchestrate.bound import Machine, prices
 from fissile.orchestrate.liveness import REPRESENTATIVE
+from fissile.orchestrate.plan import Kernel
 from fissile.target import Target
 
 _CLOCK = 3.5e9  # cycles per second that a server's core keeps up under vector code
@@ -31,6 +32,14 @@ def nominal(target: Target, threads: int) -> Machine:
     levels = tuple((float(size), rate) for size, rate in zip(sizes, rates, strict=True))
     flops = 2.0 * _VECTORS * lanes * _CLOCK * threads
     return Machine(flops, levels, _DISPATCH if threads == 1 else _MEETING)
+
+
+def guesses(
+    graph: Graph, target: Target, threads: int, shapes: Mapping[str, Any]
+) -> Callable[[Kernel], tuple[float, float]]:
+    """Seconds at least and probably of a kernel of a graph, on a nominal machine. shapes: as the user gave them."""
+    machine, numbers = nominal(target, threads), representative(graph, shapes)
+    return lambda kernel: prices(kernel, machine, numbers)
 
 
 def representative(graph: Graph, shapes: Mapping[str, Any]) -> dict[str, int]:
