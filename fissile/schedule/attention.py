@@ -81,11 +81,11 @@ class _Lowering:
         root = stages.scores.nodes[0]
         self.height, self.length = root.shape[-2], root.shape[-1]
         known = self.height if isinstance(self.height, int) else 0
-        hint = known if known >= BLOCK_ROWS else 0
-        self.scores = Product(stages.scores, target, self.build, "scores_", BLOCK_ROWS, hint)
+        share = -(-known // -(-known // BLOCK_ROWS)) if known else BLOCK_ROWS
+        self.scores = Product(stages.scores, target, self.build, "scores_", share, 0)
         tile = self.scores.shape.rows
-        self.block_rows = max(1, BLOCK_ROWS // tile) * tile
-        self.mix = _Mix(stages.mix, target, self.build, "mix_", self.block_rows, hint)
+        self.block_rows = -(-share // tile) * tile
+        self.mix = _Mix(stages.mix, target, self.build, "mix_", share, 0)
         for part in (self.scores, self.mix):
             part.unit = math.gcd(self.block_rows, known) if known else 1
             part.limit_rows(self.block_rows)
