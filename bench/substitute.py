@@ -1,6 +1,7 @@
-"""One model with and without the searched substitutions: estimates, times and the difference of the outputs.
+"""Models with and without the searched substitutions: estimates, times and the difference of the outputs.
 
-    python bench/substitute.py MODEL.onnx [--shape batch=4] [--threads 1,2] [--rounds 15] [--disable RULE]
+    python bench/substitute.py MODEL.onnx.. [--shape batch=4] [--threads 1,2] [--rounds 15] [--disable RULE]
+    python bench/substitute.py MODEL.onnx.. --rounds 0     # estimates only, nothing is compiled
 
 Prints what the cost model expects, which rules fired how often, the 10th percentiles of interleaved runs with the
 interval of their ratio (DESIGN section 6), and the largest difference relative to the largest value of an output.
@@ -40,7 +41,7 @@ def estimates(model: Path, shapes: dict[str, int], options: Options) -> str:
     ratio = before / after
     return (
         f"estimate  {before * 1e3:9.3f} ms -> {after * 1e3:9.3f} ms  {ratio:5.2f}x"
-        f"  (search {seconds:.1f} s)\nfired     {used or 'nothing'}"
+        f"  ({len(work.log)} firings, search {seconds:.1f} s)\nfired     {used or 'nothing'}"
     )
 
 
@@ -80,7 +81,7 @@ def difference(want: Feeds, got: Feeds) -> float:
 def main() -> None:
     """Parse, compile twice, run, print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", type=Path)
+    parser.add_argument("models", type=Path, nargs="+")
     parser.add_argument("--shape", action="append", default=[], help="batch=4")
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--rounds", type=int, default=15)
@@ -88,24 +89,30 @@ def main() -> None:
     args = parser.parse_args()
     shapes = {name: int(n) for name, n in (s.split("=") for s in args.shape)}
     off = Options(disable=tuple(args.disable), substitute=False)
-    on = replace(off, substitute=True)
-    print(estimates(args.model, shapes, on), flush=True)
-    for threads in (int(t) for t in args.threads.split(",")):
-        pair = [
-            fissile.compile(args.model, threads=threads, shapes=shapes, options=o, cache=False)
-            for o in (off, on)
-        ]
-        feeds = drawn(pair[0], shapes)
-        want, got = (one.run(feeds) for one in pair)
-        before, after = samples(pair, feeds, threads, args.rounds)
-        ratio = compare(after, before)
+    for model in args.models:
         print(
-            f"{threads} thr     {summarize(before).p10 * 1e3:9.3f} ms -> "
-            f"{summarize(after).p10 * 1e3:9.3f} ms  {ratio.ratio:5.2f}x "
-            f"[{ratio.low:.2f}, {ratio.high:.2f}] {ratio.verdict}, "
-            f"max difference {difference(want, got):.1e}",
-            flush=True,
+            f"{model.stem}\n{estimates(model, shapes, replace(off, substitute=True))}", flush=True
         )
+        for threads in (int(t) for t in args.threads.split(",")) if args.rounds else ():
+            print(measured(model, shapes, off, threads, args.rounds), flush=True)
+
+
+def measured(model: Path, shapes: dict[str, int], off: Options, threads: int, rounds: int) -> str:
+    """Both compiled and run in turns."""
+    pair = [
+        fissile.compile(model, threads=threads, shapes=shapes, options=o, cache=False)
+        for o in (off, replace(off, substitute=True))
+    ]
+    feeds = drawn(pair[0], shapes)
+    want, got = (one.run(feeds) for one in pair)
+    before, after = samples(pair, feeds, threads, rounds)
+    ratio = compare(after, before)
+    return (
+        f"{threads} thr     {summarize(before).p10 * 1e3:9.3f} ms -> "
+        f"{summarize(after).p10 * 1e3:9.3f} ms  {ratio.ratio:5.2f}x "
+        f"[{ratio.low:.2f}, {ratio.high:.2f}] {ratio.verdict}, "
+        f"max difference {difference(want, got):.1e}"
+    )
 
 
 if __name__ == "__main__":
