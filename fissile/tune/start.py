@@ -13,8 +13,9 @@ from dataclasses import replace
 
 from fissile.ir.graph import Graph
 from fissile.orchestrate.bound import Machine, bound, estimate, family
-from fissile.orchestrate.candidates import candidates_of
+from fissile.orchestrate.candidates import Limits, candidates_of
 from fissile.orchestrate.greedy import greedy_plan
+from fissile.orchestrate.nominal import nominal
 from fissile.orchestrate.plan import Kernel
 from fissile.pipeline import Work
 from fissile.runtime.roofline import LEVELS, Peaks
@@ -25,6 +26,7 @@ from fissile.tune.measure import Setting
 from fissile.tune.provider import State
 from fissile.tune.rounds import Prior, Profiling, begin
 
+LIMITS = Limits(per_sink=16, largest=16)  # of the sets that candidates are made from
 MARGIN = 1.05  # how far above the highest peak seen a bound takes the peak to be
 ENOUGH = 0.01  # gap at which measuring stops
 DISPATCH = 3e-8  # seconds at least to start a kernel; several threads must meet at its end, too
@@ -43,10 +45,11 @@ def machine_of(peaks: Peaks, threads: int) -> Machine:
 
 
 def setting_of(
-    work: Work, budget: Budget, numbers: Mapping[str, int], machine: Machine, began: float
+    work: Work, budget: Budget, numbers: Mapping[str, int], began: float
 ) -> Setting:
     """How kernels of an untuned compilation are measured. began: `time.monotonic()`, from which the budget counts."""
     target, plan = work.targets[0], work.known("plan")
+    guessed = nominal(target, work.threads)
     constants = sum(view(w.data).nbytes for _, w in work.weights)
     left = min(SETTLING * budget.seconds, MOST_SETTLING) if math.isfinite(budget.seconds) else 0.0
     return Setting(
@@ -54,7 +57,7 @@ def setting_of(
         work.threads,
         numbers,
         State(constants, target.l3),
-        lambda kernel: estimate(kernel, machine, numbers),
+        lambda kernel: estimate(kernel, guessed, numbers),
         work.options.workers,
         deadline=began + budget.seconds - left,
         trials=budget.trials,
@@ -71,7 +74,7 @@ def label(kernel: Kernel, graph: Graph) -> str:
 
 def profiling_of(work: Work, setting: Setting, machine: Machine) -> Profiling:
     """The candidates, bound by the machine's peaks; nothing is measured."""
-    found = candidates_of(greedy_plan(work.known("graph")))
+    found = candidates_of(greedy_plan(work.known("graph")), LIMITS)
     peaks = [machine]
 
     def raised(kernel: Kernel, seconds: float) -> Callable[[Kernel], float]:

@@ -118,10 +118,11 @@ def tune(
         at = time.monotonic()
         untuned = run(work, _silent, first="plan")
         this = _Run(work, untuned, budget, began, time.monotonic() - at, heard, progress)
-        graph: Graph = work.known("graph")
+        graph: Graph = untuned.known("graph")  # planning may prefer the one without substitutions
+        this.work = work = replace(work, graph=graph, log=untuned.log)
         numbers = representative(graph, work.shapes)
         machine = machine_of(peaks(), work.threads)
-        setting = setting_of(untuned, budget, numbers, machine, began)
+        setting = setting_of(untuned, budget, numbers, began)
         setting = replace(setting, told=lambda t: progress(told.measuring(t, budget, began)))
         state = profiling_of(untuned, setting, machine)
         progress(Event("store", told.store_text(store, setting)))
