@@ -2,8 +2,9 @@
 
     python bench/kill_tuning.py MODEL [--kills 20] [--seconds 12] [--budget 60s]
 
-Every run uses the same store and is killed with SIGKILL at a random moment within `seconds`. After each the store
-must be sound and hold all it held before. Then two runs share the store, and a last one must find what they left.
+Every run uses the same store and is killed with SIGKILL at a random moment within `seconds` of its first measurement,
+one in four before it. After each the store must be sound and hold all it held before. Then two runs share the store,
+and a last one must find what they left.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from pathlib import Path
 
 from fissile.runtime.store import Row, Store
 
+EARLY = 0.25  # of the kills come before anything is measured
+
 
 @dataclass(frozen=True)
 class Place:
@@ -32,15 +35,15 @@ class Place:
     model: Path
     folder: Path
 
-    def tuner(self, name: str, budget: str) -> subprocess.Popen[str]:
-        """A process that tunes."""
+    def tuner(self, name: str, budget: str, said: int | None = None) -> subprocess.Popen[str]:
+        """A process that tunes. said: where its events go."""
         command = [
             sys.executable, "-m", "fissile.cli", "tune", str(self.model), "--budget", budget,
             "--threads", "1", "-o", str(self.folder / f"{name}.fsl"), "--json",
         ]  # fmt: skip
         env = os.environ | {"FISSILE_STORE": str(self.store)}
         return subprocess.Popen(
-            command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            command, env=env, text=True, stdout=subprocess.PIPE, stderr=said or subprocess.DEVNULL
         )
 
     def rows(self) -> set[Row]:
@@ -60,8 +63,10 @@ def kill(place: Place, count: int, seconds: float, budget: str, rng: random.Rand
     productive = 0
     before = place.rows()
     for number in range(count):
-        process = place.tuner("killed", budget)
-        time.sleep(rng.uniform(0.1, seconds))
+        process = place.tuner("killed", budget, subprocess.PIPE)
+        if rng.random() > EARLY:
+            _until_measuring(process)
+        time.sleep(rng.uniform(0.0, seconds))
         process.send_signal(signal.SIGKILL)
         process.communicate()
         now = place.rows()
@@ -70,6 +75,12 @@ def kill(place: Place, count: int, seconds: float, budget: str, rng: random.Rand
         productive += len(now) > len(before)
         before = now
     return productive
+
+
+def _until_measuring(process: subprocess.Popen[str]) -> None:
+    for line in process.stderr or ():
+        if json.loads(line)["stage"] == "start":
+            return
 
 
 def share(place: Place, budget: str) -> int:
