@@ -185,6 +185,7 @@
     }
     redraw("where", "kernel", "changed", "proof", "compare");
     paintGraph();
+    showInGraph();
     if (shouldShow) document.getElementById("kernel").scrollIntoView({ block: "start" });
   }
 
@@ -320,7 +321,8 @@
     }
     const chosen = places.findIndex((p) => p.k.i === state.kernel);
     const svg = g("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "group", "aria-label": "kernels by time; arrows move, Enter selects" },
-      patterns(), places.map((p, i) => tile(p, i === Math.max(0, chosen))));
+      patterns(), places.map((p, i) => tile(p, i === Math.max(0, chosen))),
+      chosen >= 0 && g("rect", { x: places[chosen].x, y: places[chosen].y, width: Math.max(2, places[chosen].w), height: Math.max(2, places[chosen].h), class: "chosen" }));
     roving(svg, ".tile", (element) => select(Number(element.dataset.kernel)));
     return h("div", { class: "chart" }, svg);
   }
@@ -517,11 +519,13 @@
 
   function primitiveGraph() {
     const { record } = main, nodes = [], place = new Map(), written = writers(), owners = new Map();
+    const fixed = new Set(); // computed from constants alone: not drawn, but where a kernel computes it
     kernels.forEach((k) => k.nodes.forEach((n) => owners.set(n, [...(owners.get(n) || []), k])));
     const copies = (n) => (owners.get(n) || []).filter((k) => k.anchor !== "piece" && k.anchor !== "foreign").length;
     record.primitives.forEach((row, n) => {
       const p = primitive(n);
-      if (p.name === "constant" || (p.name === "pack" && !owners.has(n))) return;
+      const isConstant = !p.reads.length || p.reads.every((m) => fixed.has(m));
+      if (!owners.has(n) && p.name !== "input" && isConstant) { fixed.add(n); return; }
       const own = owners.get(n) || [null];
       own.forEach((k) => {
         place.set(`${k ? k.i : ""}:${n}`, nodes.length);
@@ -637,6 +641,7 @@
     moveView();
     navigate(svg);
     paintGraph();
+    showInGraph();
   }
 
   function moveView() {
@@ -656,6 +661,13 @@
     if (view.scale < 0.5) view.scale = 0.9;
     view.x = node.x - size.width / view.scale / 2; view.y = node.y - size.height / view.scale / 2;
     moveView();
+  }
+  function showInGraph() {
+    const node = drawn && drawn.svg && state.kernel != null && drawn.nodes.find((x) => x.all.includes(state.kernel));
+    if (!node) return;
+    const { view, svg } = drawn, size = svg.parentNode.getBoundingClientRect();
+    const x = (node.x - view.x) * view.scale, y = (node.y - view.y) * view.scale;
+    if (x < 0 || y < 0 || x > size.width || y + 30 * view.scale > size.height) centre(node);
   }
   let focused = -1;
   function navigate(svg) {
