@@ -29,6 +29,7 @@ from fissile.tune.told import whole_text
 from fissile.tune.whole import Whole, keep
 
 UNTUNED, INSTALLED, GREEDY = "untuned", "installed", "greedy"
+WITH, WITHOUT = "with substitutions", "without substitutions"
 MOST_PLANS = 3
 DRAWS = 8
 LEAST_NOISE, MOST_NOISE = 0.02, 0.05  # relative, of the measurements of kernels
@@ -89,11 +90,12 @@ def best_plans(state: Profiling, count: int, seed: int = 0) -> list[list[int]]:
 
 
 def compiled_plans(
-    work: Work, state: Profiling, untuned: Work, deadline: float, each: float, silent: Progress
+    work: Work, state: Profiling, rivals: Sequence[Work], deadline: float, each: float, silent: Progress
 ) -> list[Made]:
-    """The best plans and the greedy one, compiled; as many as there is time for, one at least.
+    """The best plans, the greedy one, and that of another graph, compiled: as many as there is time for, one at least.
 
-    deadline: of `time.monotonic()`. each: seconds that one takes to compile and run.
+    rivals: the untuned work, and one with the other graph, if there is any. deadline: of `time.monotonic()`. each:
+    seconds that one takes to compile and run.
     """
     left = (deadline - time.monotonic()) / max(each, 1e-3)
     count = max(1, min(MOST_PLANS, int(left) if math.isfinite(left) else MOST_PLANS))
@@ -103,7 +105,11 @@ def compiled_plans(
         done = _compiled(work, plan_of(state.found, selected), silent)
         predicted = float(costs[selected].sum())
         made.append(Made(f"plan {number}", done, tuple(selected), predicted))
-    greedy = _other_greedy(work, untuned) if left > len(made) + 1 else None
+    for other in rivals[1:]:
+        if left > len(made) + 1:
+            name = WITH if other.log else WITHOUT
+            made.append(Made(name, run(other, silent, first="plan"), None, None))
+    greedy = _other_greedy(work, rivals[0]) if left > len(made) + 1 else None
     if greedy is not None:
         made.append(Made(GREEDY, _compiled(work, greedy, silent), None, None))
     return made

@@ -87,6 +87,7 @@ class _Run:
     tally: Tally = field(default_factory=Tally)
     rounds: list[tuple[float, Round]] = field(default_factory=list)
     is_interrupted: bool = False
+    other: Work | None = None  # with the graph that planning left aside
 
     def now(self) -> float:
         """Seconds since it began."""
@@ -119,7 +120,8 @@ def tune(
         untuned = run(work, _silent, first="plan")
         this = _Run(work, untuned, budget, began, time.monotonic() - at, heard, progress)
         graph: Graph = untuned.known("graph")  # planning may prefer the one without substitutions
-        this.work = work = replace(work, graph=graph, log=untuned.log)
+        this.other = _other_graph(work, graph)
+        this.work = work = replace(work, graph=graph, log=untuned.log, plain=None)
         numbers = representative(graph, work.shapes)
         machine = machine_of(peaks(), work.threads)
         setting = setting_of(untuned, budget, numbers, began)
@@ -130,6 +132,15 @@ def tune(
         _measure(this, state, lambda ks, n: measured(ks, setting, store, this.tally, times=n))
         there = installed if installed and is_same(installed, untuned) else None
         return _settled(this, state, setting, store, there, timed)
+
+
+def _other_graph(work: Work, taken: Graph) -> Work | None:
+    """The work with the substituted graph where the plain one was taken, or the other way round; None for one alone."""
+    if work.plain is None:
+        return None
+    if taken is work.graph:
+        return replace(work, graph=work.plain, log=(), plain=None)
+    return replace(work, plain=None)
 
 
 def _measure(
@@ -157,7 +168,8 @@ def _settled(
     try:
         settle(state)
         deadline = this.began + this.budget.seconds
-        made = compiled_plans(this.work, state, this.untuned, deadline, this.each, _silent)
+        rivals = [this.untuned, *([] if this.other is None else [this.other])]
+        made = compiled_plans(this.work, state, rivals, deadline, this.each, _silent)
         chosen = choose(made, this.untuned, there, setting.numbers, timed, this.progress)
     except KeyboardInterrupt:
         this.interrupted()
