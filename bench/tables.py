@@ -52,9 +52,9 @@ PARTS = (
     Part("yolox_csp", "yolox_nano", "node_Conv_1720", "node_silu_8"),
     Part("mobilenet_inverted_residual", "mobilenet_v2", "node_Conv_833", "node_add_1"),
     Part("resnet_bottleneck", "resnet50", "node_Conv_763", "node_relu_6"),
-    Part("bert_layer", "bert_base", "node_MatMul_45", "node_layer_norm_1"),
-    Part("minilm_attention", "minilm_l6_dyn", "node_MatMul_48", "node_scaled_dot_product_attention"),
-    Part("yolov4_mish", "yolov4", "node_Conv_1753", "n0_14"),
+    Part("bert_layer", "bert_base", "node_Mul_84", "node_layer_norm_1"),
+    Part("minilm_attention", "minilm_l6_dyn", "node_Mul_87", "node_scaled_dot_product_attention"),
+    Part("yolov4_mish", "yolov4", "node_Conv_1737", "n0_7"),
 )
 
 

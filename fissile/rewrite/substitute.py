@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from math import prod
 from typing import TypeAlias
 
 from fissile.ir.dtype import FLOAT32, FLOAT64
@@ -54,6 +55,7 @@ class Budget:
     detour: firings in a row that may be no improvement.
     seconds: a wall clock after which no new place is tried (then results depend on the machine's speed).
     keep: how many graphs are returned.
+    heavier, room: constants may take so many times the bytes of the given graph's, or so many bytes more.
     """
 
     alpha: float = 1.25
@@ -63,6 +65,8 @@ class Budget:
     detour: int = 2
     seconds: float | None = None
     keep: int = 3
+    heavier: float = 1.5
+    room: int = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,7 @@ class _Search:
     rules: tuple[Rule, ...]
     budget: Budget
     renewal: Renewal
+    most_bytes: float
     made: int = 0
     start: float = field(default_factory=time.monotonic)
     known: Said = field(default_factory=dict)
@@ -115,7 +120,9 @@ def substitute(
     limits = budget or Budget()
     off = frozenset(disabled)
     renewal = Renewal(enabled("canonicalize", off))
-    search = _Search(cost, enabled("substitute", off), limits, renewal)
+    weight = constant_bytes(graph)
+    most = max(weight * limits.heavier, weight + limits.room)
+    search = _Search(cost, enabled("substitute", off), limits, renewal, most)
     best = Substituted(graph, cost(graph), ())
     kept = [best]
     better: Substituted | None = best
@@ -173,6 +180,8 @@ def _from(
         if better is None:
             return None
         graph = search.renewal.exchanged(base.graph, window.replaced(better.graph))
+        if constant_bytes(graph) > search.most_bytes:
+            return None
         cost = search.cost(graph)
         if cost < base.cost * (1 - _GAIN_ALL):
             *first_ones, last = better.log
@@ -180,6 +189,12 @@ def _from(
             windows = (*base.windows, (window, better.exchanges))
             return Substituted(graph, cost, log, windows=windows)
     return None
+
+
+def constant_bytes(graph: Graph) -> int:
+    """Bytes of the constants of a graph, each once."""
+    constants = (n for n in graph.nodes() if n.name == "constant")
+    return sum(n.dtype.bytes * prod(d for d in n.shape if isinstance(d, int)) for n in constants)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from fissile.rewrite import RULES, Budget, canonicalize, estimator, misses, refu
 from fissile.rewrite.engine import Renewal
 from fissile.rewrite.rule import enabled
 from fissile.rewrite.shape import is_same_shape
-from fissile.rewrite.substitute import firings, sites
+from fissile.rewrite.substitute import constant_bytes, firings, sites
 from fissile.rewrite.window import Surroundings
 from tests.rewrite.corpus import (
     P,
@@ -581,3 +581,15 @@ def test_a_window_is_convex_and_goes_back() -> None:
 
 def test_documented_estimate() -> None:
     assert doctest.testmod(import_module("fissile.rewrite.estimate")).failed == 0
+
+
+def test_constants_may_grow_by_so_much() -> None:
+    x = source((1, 58, 58, 64))
+    taps = constant(np.random.default_rng(0).standard_normal((3, 3, 64, 64)).astype(np.float32))
+    attrs = {"strides": (1, 1), "dilations": (1, 1), "groups": 1}
+    graph = canonicalize(graph_of(P("conv", x, taps, **attrs))).graph
+    before = constant_bytes(graph)
+    for room in (0, 1 << 20):
+        best, *_ = substitute(graph, estimator(), Budget(growth=20.0, heavier=1.0, room=room))
+        assert constant_bytes(best.graph) <= before + room
+        assert bool(best.log) == bool(room)
