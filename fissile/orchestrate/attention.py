@@ -7,15 +7,18 @@ length is free the block grows with it, but never with its square, so that any l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from fissile.ir.affine import Space
 from fissile.ir.dim import DimLike, equal, product
 from fissile.ir.graph import Node
 from fissile.ir.primitive import PANELS, packed_extents
 from fissile.orchestrate.chain import made_again, private, source_of
+from fissile.orchestrate.follow import Index
 from fissile.orchestrate.formats import is_tiled
-from fissile.orchestrate.identify import Refusal, Region, identify, memory_reads
+from fissile.orchestrate.grow_linear import linear_index
+from fissile.orchestrate.identify import Refusal, Region, identify, memory_reads, on_tile
 from fissile.orchestrate.places import Places, reduces_last
 from fissile.orchestrate.plan import Anchor, Kernel, Plan
 
@@ -42,11 +45,31 @@ def attention_of(kernel: Kernel) -> Attention:
     nodes = kernel.nodes
     first = next(k for k, n in enumerate(nodes) if reduces_last(n))
     second = next(k for k, n in enumerate(nodes) if k > 0 and is_tiled(n))
-    parts = (nodes[:first], nodes[first:second], nodes[second:])
-    anchors = (Anchor.LINEAR, Anchor.ROWS, Anchor.LINEAR)
+    linear, over, mix = nodes[:first], nodes[first:second], nodes[second:]
+    result = source_of(mix[0])
+    beside = tuple(n for n in _reached(mix, over, kernel.inputs) if n is not result)
     return Attention(
-        *(Kernel(a, p, kernel.inputs, p[-1:]) for a, p in zip(anchors, parts, strict=True))
+        Kernel(Anchor.LINEAR, linear, kernel.inputs, linear[-1:]),
+        Kernel(Anchor.ROWS, over, kernel.inputs, (*beside, result)),
+        Kernel(Anchor.LINEAR, mix, kernel.inputs, mix[-1:]),
     )
+
+
+def _reached(
+    nodes: Sequence[Node], inside: Collection[Node], memory: Collection[Node]
+) -> list[Node]:
+    """Those of `inside` that `nodes` read through what is not in memory."""
+    found: dict[Node, None] = {}
+    seen: set[Node] = {*nodes, *memory} - set(inside)
+    stack = [i for n in nodes for i in n.inputs]
+    while stack:
+        node = stack.pop()
+        if node in inside:
+            found[node] = None
+        elif node not in seen:
+            seen.add(node)
+            stack.extend(node.inputs)
+    return list(found)
 
 
 def again(kernel: Kernel, number: Callable[[DimLike], int]) -> dict[Node, float]:
@@ -64,11 +87,15 @@ def attentions(plan: Plan, followed: Collection[Node]) -> Iterator[Kernel | Refu
     """The attention kernels that a plan's kernels make, where nothing else reads what lies between."""
     near = private(plan)
     for scores, rows in near.values():
-        result = rows.outputs[-1]
-        if scores.anchor is Anchor.LINEAR and rows.anchor is Anchor.ROWS and result in near:
-            mix = near[result][1]
-            if mix.anchor is Anchor.LINEAR and source_of(mix.nodes[0]) is result:
-                yield attend(scores, rows, mix, followed)
+        if scores.anchor is Anchor.LINEAR and rows.anchor is Anchor.ROWS:
+            mixes = [near[n][1] if n in near else rows for n in rows.outputs]
+            root = mixes[0].nodes[0]
+            if (
+                all(m is mixes[0] for m in mixes)
+                and is_tiled(root)
+                and source_of(root) in rows.outputs
+            ):
+                yield attend(scores, rows, mixes[0], followed)
 
 
 def attend(
@@ -96,7 +123,7 @@ def _mismatch(
 ) -> str:
     """A reason why stages are no attention; "" if they are."""
     first, second = linear.nodes[0], mix.nodes[0]
-    given, result = linear.outputs[-1], over[-1]
+    given, result = linear.outputs[-1], source_of(second)
     if any(r.name != "matmul" or r.inputs[1].type.format != PANELS for r in (first, second)):
         return "rows between convolutions or narrow products are not kept"
     if given.shape[-2:] != first.shape[-2:] or any(n.name == "transpose" for n in linear.nodes):
@@ -122,7 +149,7 @@ def _reads_elsewhere(
     linear: Kernel, over: tuple[Node, ...], mix: Kernel, followed: Collection[Node]
 ) -> str:
     """A reason if a stage reads another value of the one before it than its last, or not where it stands."""
-    given, result = linear.outputs[-1], over[-1]
+    given = linear.outputs[-1]
     inner = {*linear.nodes, *over}
     if {n for n in memory_reads(over, followed) if n in inner} != {given}:
         return "rows between two products need more than the first product"
@@ -130,14 +157,34 @@ def _reads_elsewhere(
     places.placed[given] = places.at
     if not all(places.add(n) for n in over):
         return "a score is read where it does not stand"
-    other = {*memory_reads(mix.nodes[1:], followed)} | {
-        *memory_reads(second_operands(mix), followed)
+    result, right = source_of(mix.nodes[0]), mix.nodes[0].inputs[1:]
+    known = {
+        *linear.inputs,
+        *mix.inputs,
+        result,
+        *(n for n in over if n.primitive.reduced is not None),
     }
-    if other & (inner | {result}) or result in second_operands(mix):
-        return "the second product needs the rows twice"
+    if _reached(over[over.index(result) + 1 :], (given,), known - {given}):
+        return "scores are read after the rows have taken their place"
+    if inner.intersection(right) or _reached(right, inner, mix.inputs):
+        return "both operands of a product come from the one before it"
+    beside = inner.intersection(memory_reads(mix.nodes[1:], followed))
+    return _misplaced(beside, mix, followed)
+
+
+def _misplaced(beside: Collection[Node], mix: Kernel, followed: Collection[Node]) -> str:
+    """A reason if what the last product reads beside the rows is no value of its element's row."""
+    root = mix.nodes[0]
+    space = Space()
+    placed: dict[Node, Index] = {root: linear_index(space, root)}
+    for node in beside:
+        if node.shape != root.shape[:-1]:
+            return "the last product reads more of a row than one value"
+        placed[node] = placed[root][:-1]
+    inline = {*mix.nodes, *followed}.difference(placed)
+    for node in mix.nodes[1:]:
+        where = on_tile(space, inline - {node}, placed, node)
+        if isinstance(where, Refusal):
+            return where.reason
+        placed[node] = where
     return ""
-
-
-def second_operands(kernel: Kernel) -> tuple[Node, ...]:
-    """What the product of a kernel reads beside its left operand."""
-    return kernel.nodes[0].inputs[1:]

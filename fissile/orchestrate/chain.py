@@ -225,7 +225,7 @@ def private(plan: Plan) -> dict[Node, tuple[Kernel, Kernel]]:
         n: (k, readers[n][0])
         for k in kernels
         for n in k.outputs
-        if len(k.outputs) == 1 and len(readers.get(n, ())) == 1 and n not in outputs
+        if len(readers.get(n, ())) == 1 and n not in outputs
     }
 
 

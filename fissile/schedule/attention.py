@@ -8,6 +8,7 @@ terms and the order of the three kernels, so the bits are theirs, too.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from fissile.ir import loop as L
 from fissile.ir.dim import ceildiv, equal
@@ -55,8 +56,9 @@ class _Over(Rows):
         given: Node,
         block: L.Buffer,
         pitch: L.Expr,
+        beside: Mapping[Node, L.Buffer],
     ) -> None:
-        self.given, self.block, self.pitch = given, block, pitch
+        self.given, self.block, self.pitch, self.beside = given, block, pitch, beside
         super().__init__(kernel, lanes, build)
 
     def _here(self) -> L.Expr:
@@ -71,6 +73,10 @@ class _Over(Rows):
     def stored(self, output: Node) -> Place:
         """Where the current element of the result goes."""
         return self.block, self._here()
+
+    def stored_row(self, output: Node) -> Place:
+        """Where the current row's value goes that the last product's epilogue reads."""
+        return self.beside[output], L.var("in_block")
 
 
 class _Lowering:
@@ -97,7 +103,15 @@ class _Lowering:
         self.scores.place = self._into_block
         self.mix.rows_at, self.mix.between = self.block, self.pitch
         given = stages.scores.outputs[-1]
-        self.over = _Over(stages.rows, lanes, self.build, given, self.block, self.pitch)
+        self.beside = {
+            n: L.buffer(f"beside{k}", n.dtype, (self.block_rows,), L.Space.SCRATCH)
+            for k, n in enumerate(stages.rows.outputs[:-1])
+        }
+        at = L.minus(self.mix.m, self.mix.row)
+        self.mix.beside = {n: L.Load(b, (at,)) for n, b in self.beside.items()}
+        self.over = _Over(
+            stages.rows, lanes, self.build, given, self.block, self.pitch, self.beside
+        )
 
     def _into_block(self) -> Place:
         row = L.minus(self.scores.m, self.scores.row)
@@ -125,7 +139,10 @@ class _Lowering:
         }
         product = L.Alloc(self.scores.packed, L.block(self.scores.pack(), self.scores.multiply()))
         steps = L.block(product, self._rows(), self.mix.clear_idle(), self.mix.multiply())
-        body = lets(named, L.Alloc(self.block, steps))
+        body: L.Stmt = L.Alloc(self.block, steps)
+        for buffer in self.beside.values():
+            body = L.Alloc(buffer, body)
+        body = lets(named, body)
         tasks = matrices * blocks
         nest = L.For(task, role("tasks", tasks), body, L.Kind.PARALLEL)
         return self.build.lowered(nest, tasks)

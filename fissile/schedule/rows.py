@@ -104,6 +104,10 @@ class Rows:
         """Where the current element of an output with whole rows goes."""
         return self.build.tensor(output), self.build.address(output, self.at)
 
+    def stored_row(self, output: Node) -> tuple[L.Buffer, L.Expr]:
+        """Where the current row's value of an output goes."""
+        return self.build.tensor(output), self.build.address(output, self.place(output))
+
     def place(self, node: Node) -> Index:
         """The index of a member's element at the current row and column."""
         if not self.is_row(node):
@@ -163,8 +167,8 @@ class Rows:
 
     def _store_row_output(self, node: Node, statements: list[L.Stmt]) -> None:
         if node in self.kernel.outputs:
-            address = self.build.address(node, self.place(node))
-            statements.append(L.Store(self.build.tensor(node), (address,), self.scalars[node]))
+            target, address = self.stored_row(node)
+            statements.append(L.Store(target, (address,), self.scalars[node]))
 
     def _cell(self, name: str, node: Node, count: int = 1) -> L.Buffer:
         buffer = L.buffer(name, node.dtype.compute, (count,), L.Space.REGISTER)
@@ -174,6 +178,7 @@ class Rows:
     def _pass(self, stage: int) -> list[L.Stmt]:
         """One pass over the row: what it keeps and stores, and its reductions."""
         updates: list[Callable[[L.Expr], L.Stmt]] = []
+        stores: list[Callable[[L.Expr], L.Stmt]] = []  # last: they may go where the row is read
         before: list[L.Stmt] = []
         after: list[L.Stmt] = []
         written: dict[Node, L.Expr] = {}
@@ -183,8 +188,9 @@ class Rows:
             if node.primitive.reduced is not None:
                 self._reduce(node, before, updates, after)
             elif not self.is_row(node):
-                self._keep(node, stage, updates, written)
+                self._keep(node, stage, stores, written)
         self.kept.update(written)
+        updates += stores
         if not updates:
             return before + after
         lane, block = L.var("lane"), L.var("block")

@@ -17,7 +17,7 @@ from tests.e2e import machine
 from tests.e2e.agree import interpreted
 from tests.e2e.draw import values_of
 from tests.schedule.test_chain import work_of
-from tests.schedule.test_kernels import given, graph_of, prim, softmax
+from tests.schedule.test_kernels import given, graph_of, kept, prim, softmax
 
 B, M, N = symbol("b"), symbol("m"), symbol("n")
 
@@ -34,6 +34,15 @@ def attention(
         row = prim("reshape", given("mask", n), shape=(*(1 for _ in batch), 1, n))
         scores = prim("add", scores, prim("broadcast", row, shape=scores.shape))
     return graph_of(prim("neg", prim("matmul", softmax(scores), v)))
+
+
+def divided_late(m: DimLike, n: DimLike) -> Graph:
+    """exp(q kT) v / sums: the division behind the second product."""
+    q, kt, v = given("q", 2, m, 3), given("k", 2, 3, n), given("v", 2, n, 5)
+    scores = prim("matmul", q, kt)
+    e = prim("exp", prim("sub", scores, kept(scores, prim("reduce_max", scores, axes=(2,)))))
+    total, mixed = prim("reduce_sum", e, axes=(2,)), prim("matmul", e, v)
+    return graph_of(prim("div", mixed, kept(mixed, total)))
 
 
 def joined(graph: Graph) -> Plan:
@@ -90,6 +99,13 @@ def test_one_matrix(m: int, n: int, k: int, d: int) -> None:
 def test_free_extents(b: int, m: int, n: int) -> None:
     loops = b * m * n < 100
     check(attention((B, 2), M, N, 4, 5, mask=True), "x86-64-v3", loops=loops, b=b, m=m, n=n)
+
+
+@pytest.mark.parametrize(("m", "n"), [(1, 2), (50, 7), (3, 40)])
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
+def test_a_division_behind_the_second_product(m: int, n: int, target: str) -> None:
+    check(divided_late(m, n), target)
+    check(divided_late(M, N), target, m=m, n=n)
 
 
 def test_rows_longer_than_local_memory_are_refused() -> None:
