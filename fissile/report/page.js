@@ -242,7 +242,8 @@
     if (!proof.measured) return `nothing was measured: times are predicted for a nominal machine (${share})`;
     const gap = proof.gap > 1e-6 ? `within ${percent(proof.gap)} of the cheapest plan` : "the cheapest plan";
     const open = proof.complete === false ? "; the budget ended before all were timed again" : "";
-    return `${gap} of these candidates under measured costs; ${share}${open}`;
+    const strict = proof.admissible_gap > 1e-6 ? `, ${percent(proof.admissible_gap)} if nothing is taken for granted of those that were not measured` : "";
+    return `${gap} of these candidates under measured costs${strict}; ${share}${open}`;
   }
 
   section("summary", "Summary", "How fast is it, compared with what, and what is it made of?", () => {
@@ -414,7 +415,6 @@
     return g("svg", { viewBox: `0 0 ${width} ${height}`, class: "plot", role: "img", "aria-label": "roofline" }, roofs,
       ticks.map((t) => g("text", { x: x(t), y: height - 16, class: "axis-text", "text-anchor": "middle" }, t >= 0 ? 10 ** t : `1/${10 ** -t}`)),
       [9, 10, 11, 12].filter((t) => t > bottom && t < top).map((t) => g("text", { x: 2, y: y(t) + 4, class: "axis-text" }, `${10 ** (t - 9)}`)),
-      g("text", { x: width - 12, y: height - 2, class: "axis-text", "text-anchor": "end" }, "operations per byte; up: GFLOP/s; lines: L1, L2, L3, DRAM"),
       dots.filter((k) => k !== kernel).map((k) => dot(k, false)), dots.includes(kernel) && dot(kernel, true));
   }
 
@@ -477,7 +477,7 @@
       h("dl", {}, sheetFacts(k).map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
       h("div", { class: "split" },
         h("div", {}, h("h3", {}, "Samples"), stripPlot(rows.filter((r) => r.samples.length)) || h("p", { class: "soft" }, "not measured")),
-        h("div", {}, h("h3", {}, "Roofline"), roofline(k) || h("p", { class: "soft" }, "not measured"))),
+        h("div", {}, h("h3", {}, "Roofline"), roofline(k) ? [roofline(k), h("p", { class: "soft" }, "across: operations per byte; up: GFLOP/s; lines: L1, L2, L3, DRAM")] : h("p", { class: "soft" }, "not measured"))),
       h("div", { class: "split" },
         h("div", {}, h("h3", {}, `ONNX nodes it serves (${nodes.length})`), h("pre", { tabindex: 0 }, nodes.join("\n") || "none: it was made by the compiler")),
         h("div", {}, h("h3", {}, `Primitives (${k.nodes.length})`), h("pre", { tabindex: 0 }, k.nodes.map((n) => { const p = primitive(n); return `${p.name}(${p.reads.map((r) => `%${r}`).join(", ")}${p.attrs ? `; ${p.attrs}` : ""})\n  %${n}: ${p.type}`; }).join("\n")))),
@@ -793,12 +793,12 @@
     const width = plotWidth(), height = 300, log = Math.log10, all = points.flatMap((p) => [p.a, p.b]).map(log), low = Math.min(...all) - 0.1, high = Math.max(...all) + 0.1;
     const x = (v) => 56 + ((log(v) - low) / (high - low)) * (width - 70), y = (v) => 8 + ((high - log(v)) / (high - low)) * (height - 46), ends = [10 ** low, 10 ** high];
     const marks = [];
-    for (let t = Math.ceil(low); t <= high; t++) marks.push(t);
+    for (let t = Math.ceil(low); t <= high; t += width < 400 ? 2 : 1) marks.push(t);
     return g("svg", { viewBox: `0 0 ${width} ${height}`, class: "plot", role: "img", "aria-label": `${what} against measured` },
       g("line", { x1: x(ends[0]), y1: y(ends[0]), x2: x(ends[1]), y2: y(ends[1]), class: "identity" }),
       marks.map((t) => [g("text", { x: x(10 ** t), y: height - 20, class: "axis-text", "text-anchor": "middle" }, time(10 ** t)), g("text", { x: 2, y: y(10 ** t) + 4, class: "axis-text" }, time(10 ** t))]),
       points.map((p) => g("circle", { cx: x(p.a), cy: y(p.b), r: p.k.i === state.kernel ? 7 : 4, class: `dot is-${p.k.limit} ${state.kernel != null && p.k.i !== state.kernel ? "ghost" : ""} ${p.k.i === state.kernel ? "on" : ""}`, onclick: () => select(p.k.i) }, g("title", {}, `${p.k.label}: ${time(p.a)} → ${time(p.b)}`))),
-      g("text", { x: width - 14, y: height - 4, class: "axis-text", "text-anchor": "end" }, `across: ${what}; up: measured in the model`));
+    );
   }
 
   function sumCheck() {
@@ -806,7 +806,8 @@
     if (!run) return h("p", { class: "soft" }, "Not run here.");
     const parts = sum(kernels.map((k) => k.time || 0)), whole = wholeOf(main, state.run);
     const alone = kernels.every((k) => k.tuning && k.tuning.predicted_seconds != null) ? sum(kernels.map((k) => k.tuning.predicted_seconds)) : null;
-    return h("p", {}, `The kernels' medians, measured inside runs of the whole, add up to ${time(parts)}; whole calls without time stamps took ${time(whole)} (${percent(parts / whole - 1)} apart; the call itself and its outputs are not in a kernel).`,
+    const stamped = median(run.samples[0] ? run.samples[0].map((_, j) => sum(run.samples.map((row) => row[j]))) : []);
+    return h("p", {}, `Whole calls took ${time(whole)}, whole calls with time stamps ${time(stamped)} inside kernels (medians); the medians of the kernels add up to ${time(parts)}. The call itself and its outputs are not in a kernel, and a stall that hits another kernel in each run is in no kernel's median.`,
       alone != null && ` Measured alone when tuned, they add up to ${time(alone)}: the whole took ${times(whole / alone)} of that.`);
   }
 
@@ -820,7 +821,7 @@
       h("p", {}, proofText(proof), "."),
       proof && h("dl", {}, Object.entries(proof).map(([name, value]) => [h("dt", {}, name.replaceAll("_", " ")), h("dd", {}, name.endsWith("seconds") && typeof value === "number" ? time(value) : name.endsWith("gap") && typeof value === "number" ? percent(value) : String(value))])),
       h("h3", {}, "Do the parts add up?"), sumCheck(),
-      points.length > 0 && [h("h3", {}, `${what[0].toUpperCase()}${what.slice(1)} against measured`), scatter(points, what)],
+      points.length > 0 && [h("h3", {}, `${what[0].toUpperCase()}${what.slice(1)} against measured`), scatter(points, what), h("p", { class: "soft" }, `across: ${what}; up: measured in the model; dashed: the same`)],
       !tuning && h("p", { class: "soft" }, "This artifact was not tuned, so there are no rounds: fissile tune MODEL --budget 10m -o FILE."),
       tuning && [
         h("h3", {}, "Rounds"), h("p", { class: "soft" }, `${tuning.machine} · ${tuning.threads} threads · budget ${tuning.budget} · ${digits(tuning.seconds)} s${Object.keys(tuning.extents).length ? ` · at ${Object.entries(tuning.extents).map(([n, v]) => `${n}=${v}`).join(", ")}` : ""}`),

@@ -202,7 +202,7 @@ def _tuned(document: dict[str, Any]) -> dict[str, Any]:
         "whole": [{**plan, "name": "plan 1", "is_kept": True}], "refused": {"two products": 7},
         "rejected": {f"slow {EVIL}": "no answer"},
     }  # fmt: skip
-    proof = {"candidates": 40, "measured": 30, "gap": 0.0, "complete": True,
+    proof = {"candidates": 40, "measured": 30, "gap": 0.0, "admissible_gap": 2.0, "complete": True,
              "untuned_seconds": 2e-3, "measured_seconds": 1e-3}  # fmt: skip
     rival = {"engine": "onnxruntime", "threads": 1, "ratio": 1.5, "p10_seconds": 0.003,
              "verdict": "faster"}  # fmt: skip
@@ -220,6 +220,7 @@ def test_a_tuned_artifact_shows_its_proof(browser: Browser, place: Place, tmp_pa
     assert "the cheapest plan of these candidates" in _text(browser, "proof")
     assert "two products" in _text(browser, "proof")
     assert "slow" in _text(browser, "proof")
+    assert "200 % if nothing is taken for granted" in _text(browser, "proof")
     assert "2.00×" in _text(browser, "summary")
     assert "onnxruntime" in _text(browser, "summary")
     assert "other" in _text(browser, "kernel")
