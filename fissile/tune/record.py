@@ -90,7 +90,7 @@ def _kernels(
                 0.0 if number is None else _short(state.bounds[number]),
                 _short(measured[number]) if known else None,
                 tuple(_short(s) for s in samples[:MOST_SAMPLES]),
-                tuple(_short(s) for s in runs),
+                tuple(_short(s) for s in runs[:MOST_SAMPLES]),
                 () if number is None else _others(state, number, reduced, measured, setting),
             )
         )

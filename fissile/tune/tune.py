@@ -38,6 +38,7 @@ from fissile.tune.plans import (
     is_same,
     proof,
 )
+from fissile.tune.provided import is_own, provided_plans
 from fissile.tune.record import tuning_of
 from fissile.tune.rounds import Profiling, Round, profile, settle
 from fissile.tune.start import machine_of, profiling_of, setting_of
@@ -171,6 +172,12 @@ def _settled(
         rivals = [this.untuned, *([] if this.other is None else [this.other])]
         made = compiled_plans(this.work, state, rivals, deadline, this.each, _silent)
         chosen = choose(made, this.untuned, there, setting.numbers, timed, this.progress)
+        if this.work.options.providers:
+            facts = this.untuned, setting.numbers, deadline, _silent
+            more = provided_plans(chosen, made, *facts)
+            made = [*[row for row in made if row is chosen.made], *more]
+            if more:
+                chosen = choose(made, this.untuned, there, setting.numbers, timed, this.progress)
     except KeyboardInterrupt:
         this.interrupted()
         chosen = as_before(this.untuned, there)
@@ -183,7 +190,8 @@ def _settled(
         artifact = _with(chosen, proved, document(record))
     this.progress(Event("proved", told.proved_text(state)))
     kept = chosen.kept if chosen.kept in (UNTUNED, INSTALLED) else TUNED
-    plan = "" if chosen.made is None else plan_text(chosen.made.work.known("plan"))
+    made_plan = None if chosen.made is None else chosen.made.work.known("plan")
+    plan = plan_text(made_plan) if made_plan is not None and is_own(made_plan) else ""
     rounds = tuple(row for _, row in this.rounds)
     return Tuned(
         artifact, kept, chosen.kept, plan, proved, chosen.times, this.tally.rejected, this.is_interrupted,

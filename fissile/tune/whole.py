@@ -7,13 +7,15 @@ one child, in random order. Invariant: one that is slower than the artifact it w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fissile.runtime.measure import Request, Stamped, measure_whole
 from fissile.runtime.statistic import Ratio, Samples, compare, summarize
 
-ROUNDS = 20
+FEWEST, MOST = 20, 200  # runs of each
+SECONDS = 1.5  # that each runs at least, unless it has had the most runs
+TRIED = 3  # runs after which it is known how many there should be
 LIMIT_SECONDS = 300.0
 
 
@@ -31,11 +33,15 @@ class Whole:
 
 
 def time_whole(
-    paths: Sequence[Path], threads: int, numbers: Mapping[str, int], rounds: int = ROUNDS
+    paths: Sequence[Path], threads: int, numbers: Mapping[str, int], rounds: int | None = None
 ) -> list[Whole]:
-    """Every artifact `rounds` times, interleaved. CompileError F411 when one of them dies."""
-    request = Request(tuple(map(str, paths)), threads, dict(numbers), samples=rounds)
+    """Every artifact `rounds` times, interleaved (None: short ones more often). CompileError F411 when one dies."""
+    request = Request(tuple(map(str, paths)), threads, dict(numbers), samples=rounds or TRIED)
     found = measure_whole(request, LIMIT_SECONDS)
+    if rounds is None:
+        least = min(float(row.samples.seconds.min()) for row in found)
+        wanted = min(MOST, max(FEWEST, round(SECONDS / max(least, 1e-6))))
+        found = measure_whole(replace(request, samples=wanted), LIMIT_SECONDS)
     return [_whole(row, found[0].samples) for row in found]
 
 
