@@ -145,7 +145,9 @@ def compile_command(
         document = {"artifact": str(path), "bytes": size, "seconds": seconds}
         print(json.dumps({**document, "stages": times, "manifest": manifest}, default=str))
         return 0
-    needs = "needs onnx for foreign nodes" if executable.foreign else "needs numpy only"
+    others = [*executable.manifest.get("providers", ())]
+    wanted = ["onnx for foreign nodes"] * bool(executable.foreign) + others
+    needs = f"needs {', '.join(wanted) or 'numpy only'}"
     print(plain(f"wrote    {path} · {size / 1e6:.1f} MB · {needs}"))
     if not quiet:
         how = "from the compile cache" if is_cached(stages) else "compiled"

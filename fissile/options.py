@@ -15,6 +15,13 @@ from pathlib import Path
 from fissile.errors import FileAccess, FileMissing, FissileWarning, OptionError, did_you_mean
 from fissile.target import Target, resolve
 
+# Packages that may run kernels: module, wheel.
+PROVIDERS: Mapping[str, tuple[str, str]] = {
+    "openblas": ("scipy_openblas32", "scipy-openblas32"),
+    "onnxruntime": ("onnxruntime", "onnxruntime"),
+    "openvino": ("openvino", "openvino"),
+}
+
 
 @dataclass(frozen=True)
 class Options:
@@ -26,6 +33,7 @@ class Options:
     workers: compile processes, None for the CPUs allowed. verify: check the loop programs that
     kernels become. affinity: CPUs for the gang, as "0-3" (None: no pinning).
     plan: a plan file, which says what kernels there are; None: the compiler chooses.
+    providers: packages (of `PROVIDERS`) that tuning may let run kernels; the artifact then needs those it chose.
     """
 
     disable: tuple[str, ...] = ()
@@ -37,9 +45,15 @@ class Options:
     verify: bool = False
     affinity: str | None = None
     plan: str | os.PathLike[str] | None = None
+    providers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "disable", tuple(self.disable))
+        object.__setattr__(self, "providers", tuple(dict.fromkeys(self.providers)))
+        for name in self.providers:
+            if name not in PROVIDERS:
+                remedy = did_you_mean(name, PROVIDERS)
+                raise OptionError("F616", f"there is no provider {name}", remedy=remedy)
         if self.workers is not None and self.workers < 1:
             raise OptionError("F601", f"workers={self.workers}: at least one is needed")
 
@@ -49,6 +63,8 @@ class Options:
         for name in ("workers", "verify", "affinity"):
             del fields[name]
         fields["disable"] = sorted(self.disable)
+        if not self.providers:
+            del fields["providers"]
         if self.plan is None:
             del fields["plan"]
         else:

@@ -46,6 +46,7 @@ from fissile.orchestrate.orchestrate import orchestrate
 from fissile.orchestrate.plan import Anchor, Kernel, Plan
 from fissile.orchestrate.plan_file import read_plan
 from fissile.orchestrate.roofline import work as work_of
+from fissile.provider import called, provider_of
 from fissile.report import record
 from fissile.rewrite import canonicalize, estimator, substitute
 from fissile.rewrite.engine import Firing
@@ -396,9 +397,11 @@ def calls(plan: Plan) -> list[Call]:
             if kernel.anchor is Anchor.FOREIGN:
                 first = kernel.nodes[0]
                 model = first.attr("model").array.tobytes()
-                operator = onnx.load_from_string(model).graph.node[0].op_type
-                name, at = first.attr("key"), models.index(model)
-                result.append(Call(name, operator, at, number, first.inputs, kernel.outputs))
+                proto = onnx.load_from_string(model)
+                name, at, provider = first.attr("key"), models.index(model), provider_of(proto)
+                operator = provider or proto.graph.node[0].op_type
+                sides = first.inputs, kernel.outputs
+                result.append(Call(name, operator, at, number, *sides, provider))
     return result
 
 
@@ -444,7 +447,7 @@ def _manifest(work: Work) -> dict[str, Any]:
             "opset": facts.opsets.get("", 0),
         },
         "metadata": dict(facts.custom),
-        "foreign": [k.nodes[0].attr("key") for k in work.known("plan").foreign()],
+        **called(work.known("plan")),
         "threads": work.threads,
         "shapes": dict(work.shapes),
         "options": work.options.key(),

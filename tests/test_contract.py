@@ -30,7 +30,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("search",),
     ("codegen",),
     ("runtime",),
-    ("report", "cache"),
+    ("report", "cache", "provider"),
     ("pipeline",),
     ("compiler",),
     ("tune",),
@@ -61,6 +61,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "torch": ("compare/torch_module.py",),
     "onnx": (
         "frontend", "fission", "optimize", "runtime/foreign", "demo", "pipeline", "compiler", "compare",
+        "provider",
     ),
     "google": ("frontend",),
     "llvmlite": ("codegen",),

@@ -51,7 +51,10 @@ class Launch:
 
 @dataclass(frozen=True)
 class Call:
-    """An operator that runs in Python: name, operator, number of its model, its step, and the tensors it knows."""
+    """An operator that runs in Python: name, operator, number of its model, its step, and the tensors it knows.
+
+    provider: the package that runs it, if not ours.
+    """
 
     name: str
     operator: str
@@ -59,6 +62,7 @@ class Call:
     step: int
     inputs: tuple[Node, ...]
     outputs: tuple[Node, ...]
+    provider: str = ""
 
 
 @dataclass(frozen=True)
@@ -188,6 +192,7 @@ def _call(
         "name": call.name,
         "operator": call.operator,
         "model": call.model,
+        **({"provider": call.provider} if call.provider else {}),
         "step": call.step,
         "inputs": [operand(n) for n in call.inputs],
         "outputs": [{**operand(n), "output": n.attr("output")} for n in call.outputs],

@@ -35,6 +35,9 @@ LABELS = ("model", "store", "start", "rejected", "whole", "proved", "interrupted
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Default: MODEL's stem.fsl.")
 @click.option("--force", is_flag=True, help="Overwrite a file that is no .fsl.")
 @click.option("--save-plan", type=click.Path(path_type=Path), help="Write the choice of kernels.")
+@click.option(
+    "--providers", default="", metavar="A,B", help="May run kernels: openblas, onnxruntime, openvino."
+)
 @compiling
 def tune_command(
     model: Path,
@@ -71,6 +74,7 @@ def tune_model(
     substitute: bool,
     foreign: Literal["error", "warn", "allow"],
     no_cache: bool,
+    providers: str = "",
 ) -> int:
     """Tune and write; the exit code. no_cache: nothing tuned is in the compile cache anyway."""
     check_output(path, force)
@@ -89,7 +93,9 @@ def tune_model(
             target=target.split(","),
             shapes=parse_shapes(shapes) or None,
             foreign=foreign,
-            options=Options(disable=disable, substitute=substitute),
+            options=Options(
+                disable=disable, substitute=substitute, providers=tuple(filter(None, providers.split(",")))
+            ),
             installed=path if path.exists() else None,
             progress=heard.passing(screen.show),
         )

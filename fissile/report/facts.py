@@ -50,7 +50,9 @@ def about(artifact: Artifact, name: str) -> dict[str, Any]:
     report = json.loads(bytes(artifact.member("report.json")))
     tuning = tuning_of(report)
     members = {name: span[1] for name, span in artifact.spans.items()}
-    shown = ("fissile", "model", "threads", "shapes", "options", "certificate", "foreign")
+    shown = (
+        "fissile", "model", "threads", "shapes", "options", "certificate", "foreign", "providers",
+    )  # fmt: skip
     return {
         "name": name,
         "bytes": sum(members.values()),

@@ -11,7 +11,8 @@ import numpy as np
 
 from fissile.runtime.bind import Binding
 from fissile.runtime.memory import Arena, Bytes, Words, address_of, aligned_words
-from fissile.runtime.program import Evaluator, Program
+from fissile.runtime.program import Program
+from fissile.runtime.vendor import Evaluator
 
 _CONTEXT_WORDS = 16
 _SLOTS, _STEPS, _STEP_COUNT, _SCRATCH, _STRIDE, _GANG, _STAMPS = 0, 5, 6, 7, 8, 12, 13
@@ -26,7 +27,7 @@ class Frame:
         plan = program.plan
         lines = 2 * plan.width * threads
         self._program = program
-        self._threads = threads
+        self.threads = threads
         self._arena = Arena()
         self._scratch = Arena()
         self._slots: dict[Binding, tuple[int, Words]] = {}
@@ -59,7 +60,7 @@ class Frame:
     def reserve(self, binding: Binding) -> None:
         """Make slots and arena for a shape ahead of its first run."""
         self._bases[0] = self._arena.reserve(binding.arena)
-        self._context[_SCRATCH] = self._scratch.reserve(binding.scratch * self._threads)
+        self._context[_SCRATCH] = self._scratch.reserve(binding.scratch * self.threads)
         self._context[_STRIDE] = binding.scratch
         self._context[_SLOTS] = self._slots_of(binding)
 
@@ -88,7 +89,7 @@ class Frame:
         """Room for what is known by now, in bytes (scratch: per thread); the arena keeps its contents."""
         stride = -(-scratch // 64) * 64
         self._bases[0] = self._arena.extend(arena)
-        self._context[_SCRATCH] = self._scratch.reserve(stride * self._threads)
+        self._context[_SCRATCH] = self._scratch.reserve(stride * self.threads)
         self._context[_STRIDE] = stride
 
     def place_output(self, index: int, address: int) -> None:

@@ -91,7 +91,10 @@ class Operand:
 
 @dataclass(frozen=True)
 class Call:
-    """An operator that runs in Python. step: how many native steps come before it."""
+    """An operator that runs in Python. step: how many native steps come before it.
+
+    provider: the package that runs it; "" for operators that Python itself runs.
+    """
 
     name: str
     operator: str
@@ -99,6 +102,7 @@ class Call:
     step: int
     inputs: tuple[Operand, ...]
     outputs: tuple[Operand, ...]
+    provider: str = ""
 
 
 @dataclass(frozen=True)
@@ -202,7 +206,8 @@ def _parsed(raw: Mapping[str, Any]) -> Plan:
 def _call(raw: Mapping[str, Any], launches: Sequence[Launch]) -> Call:
     before = len({launch.step for launch in launches if launch.step < raw["step"]})
     inputs, outputs = (tuple(map(_operand, raw[side])) for side in ("inputs", "outputs"))
-    return Call(raw["name"], raw["operator"], raw["model"], before, inputs, outputs)
+    facts = raw["name"], raw["operator"], raw["model"], before
+    return Call(*facts, inputs, outputs, raw.get("provider", ""))
 
 
 def _operand(raw: Mapping[str, Any]) -> Operand:

@@ -147,7 +147,7 @@ def profile_of(
     """The profile of runs: stamps as in `launch_seconds`, calls: seconds [run, call] of operators in Python.
 
     slots: of the shape that ran; where calls decide about extents, work is not known. An operator in
-    Python stands among the launches as kernel "foreign".
+    Python stands among the launches as kernel "foreign", what a package runs under the package's name.
     """
     launches: list[Launch] = []
     columns: list[Seconds] = []
@@ -159,7 +159,8 @@ def profile_of(
             launches.extend(plan.launches[first:end])
             columns.append(launch_seconds(stamps[:, 2 * first : 2 * end], ticks_per_second))
         if number < len(plan.calls):
-            launches.append(Launch("foreign", 0, 0, 0, (plan.calls[number].name,)))
+            call = plan.calls[number]
+            launches.append(Launch(call.provider or "foreign", 0, 0, 0, (call.name,)))
             columns.append(calls[:, number : number + 1])
         first = end
     known = [launch.work if launch.work and not plan.calls else None for launch in launches]

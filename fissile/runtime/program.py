@@ -7,28 +7,25 @@ Invariant: nothing in it changes after loading, so executables with different th
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fissile.errors import ArtifactError
 from fissile.runtime.artifact import Artifact, choose_target
 from fissile.runtime.image import Image, map_image
 from fissile.runtime.memory import Words, address_of, aligned_words
-from fissile.runtime.plan import Plan, read_plan
+from fissile.runtime.plan import Call, Plan, read_plan
+from fissile.runtime.vendor import Evaluator, evaluator, require
 from fissile.runtime.weights import data_start
 
 _LAUNCH_WORDS = 4
-
-Evaluator = Callable[[list[npt.NDArray[Any]]], list[npt.NDArray[Any]]]
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
     """`launches`: one record per launch as in codegen/support/gang.ll; `weights`: their address.
 
-    evaluator: from the number of a foreign operator's model to something that runs it, for one caller at a time.
+    evaluator: from a call and a thread count to something that runs it, for one caller at a time.
     """
 
     artifact: Artifact
@@ -37,14 +34,14 @@ class Program:
     launches: Words
     weights: int
     weight_bytes: int
-    evaluator: Callable[[int], Evaluator] | None = None
+    evaluator: Callable[[Call, int], Evaluator] | None = None
 
 
 def load_program(artifact: Artifact) -> Program:
     """Map what this CPU needs of the artifact; ArtifactError where it cannot run here."""
     row = choose_target(artifact)
-    evaluator = _evaluator(artifact) if artifact.manifest.get("foreign") else None
     plan = read_plan(artifact.member(row["plan"]))
+    called = _evaluator(artifact, plan) if plan.calls else None
     image = map_image(artifact, row["code"], plan.entries)
     launches = aligned_words(_LAUNCH_WORDS * len(plan.launches)).reshape(-1, _LAUNCH_WORDS)
     for index, launch in enumerate(plan.launches):
@@ -52,11 +49,25 @@ def load_program(artifact: Artifact) -> Program:
     member = artifact.member("weights.safetensors")
     start = data_start(member)
     address = address_of(np.frombuffer(member, np.uint8)) + start
-    return Program(artifact, plan, image, launches, address, len(member) - start, evaluator)
+    return Program(artifact, plan, image, launches, address, len(member) - start, called)
 
 
-def _evaluator(artifact: Artifact) -> Callable[[int], Evaluator]:
-    """Foreign nodes need the onnx package; nothing else of an artifact does."""
+def _evaluator(artifact: Artifact, plan: Plan) -> Callable[[Call, int], Evaluator]:
+    """Foreign nodes need the onnx package, and kernels of a provider its own; nothing else of an artifact does."""
+    for provider in dict.fromkeys(call.provider for call in plan.calls if call.provider):
+        require(provider)
+    in_python = _python(artifact) if any(not call.provider for call in plan.calls) else None
+
+    def made(call: Call, threads: int) -> Evaluator:
+        model = bytes(artifact.member(f"foreign/{call.model}.onnx"))
+        if in_python is None or call.provider:
+            return evaluator(call.provider, model, threads)
+        return in_python(model)
+
+    return made
+
+
+def _python(artifact: Artifact) -> Callable[[bytes], Evaluator]:
     try:
         make: Callable[[bytes], Evaluator] = import_module("fissile.runtime.foreign").evaluator
     except ImportError as error:
@@ -67,4 +78,4 @@ def _evaluator(artifact: Artifact) -> Callable[[int], Evaluator]:
             reason=str(error),
             remedy="pip install onnx",
         ) from error
-    return lambda number: make(bytes(artifact.member(f"foreign/{number}.onnx")))
+    return make

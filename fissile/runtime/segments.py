@@ -89,7 +89,7 @@ def _call(
     call = plan.calls[number]
     if call.model not in frame.evaluators:
         assert run.program.evaluator is not None
-        frame.evaluators[call.model] = run.program.evaluator(call.model)
+        frame.evaluators[call.model] = run.program.evaluator(call, frame.threads)
     inputs = [_view(run, operand, slots, outputs) for operand in call.inputs]
     for array in inputs:
         array.flags.writeable = False
