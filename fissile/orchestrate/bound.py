@@ -311,6 +311,6 @@ def _strided(inside: list[Node]) -> set[Node]:
     """What is read behind a node that jumps, but for a product's operand packed once."""
     found: set[Node] = set()
     for node in inside:
-        if _jumps(node) or node in found:
+        if _jumps(node) or (node in found and not is_tiled(node)):
             found.update(node.inputs[:1] if node.primitive.reduced is not None else node.inputs)
     return found

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fissile.ir.dim import equal, product
+from fissile.ir import loop as L
+from fissile.ir.affine import Space
+from fissile.ir.dim import equal, exact_div, product
 from fissile.ir.graph import Graph, Node, make, map_graph
-from fissile.ir.primitive import COLUMNS, PANELS, RESHAPE, pack
+from fissile.ir.primitive import (
+    COLUMNS,
+    PANEL,
+    PANELS,
+    RESHAPE,
+    flatten,
+    pack,
+    packed_extents,
+)
+from fissile.orchestrate.follow import Index
 from fissile.orchestrate.plan import is_constant
 
 NARROW = 4  # columns up to which a panel is mostly padding
@@ -50,6 +61,53 @@ def _is_narrow(b: Node, groups: int) -> bool:
         return False
     few = columns <= NARROW and NARROW_DEPTH[0] <= depth <= NARROW_DEPTH[1]
     return few and groups == 1 and b.dtype.is_float
+
+
+def panel_address(space: Space, node: Node, at: Index) -> L.Expr:
+    """Offset in elements of the element `at` of a tensor in panels (see `fissile.ir.primitive.pack_array`)."""
+    batch, groups = node.attr("batch"), node.attr("groups")
+    matrices, panels, depth, _ = packed_extents(node)
+    matrix, column = flatten(at[:batch], node.shape[:batch], space.extent), at[-1]
+    if groups > 1:
+        width = space.extent(node.shape[-1] // groups)
+        matrix = L.plus(L.times(matrix, groups), L.quotient(column, width))
+        column = L.remainder(column, width)
+    row = flatten(at[batch:-1], node.shape[batch:-1], space.extent)
+    panel = L.plus(L.times(matrix, space.extent(panels)), L.quotient(column, PANEL))
+    row = L.plus(L.times(panel, space.extent(depth)), row)
+    return space.canonical(L.plus(L.times(row, PANEL), L.remainder(column, PANEL)))
+
+
+def tile_address(
+    space: Space, node: Node, at: Index, n: L.Expr, panel: L.Var, lane: L.Var
+) -> L.Expr | None:
+    """Where column `n` = 16 * panel + lane of a register tile goes in a tensor in panels.
+
+    None unless a step along the lanes is one element, or one row of a panel (a transposed operand).
+    """
+    if node.attr("format") != PANELS:
+        return None
+    whole = L.plus(L.times(panel, PANEL), lane)
+    cut = L.mapper(lambda e: whole if e is n else _cut(space, e, whole, panel, lane))
+    address = panel_address(space, node, tuple(space.canonical(cut(e)) for e in at))
+    form = space.affine(address)
+    if any(lane in L.walk(atom) for atom, _ in form.terms if atom is not lane):
+        return None
+    step = form.coefficient(lane)
+    return address if any(equal(step, s) is True for s in (1, PANEL)) else None
+
+
+def _cut(space: Space, e: L.Expr, whole: L.Expr, panel: L.Var, lane: L.Var) -> L.Expr | None:
+    """The quotient or remainder of `whole` = 16 * panel + lane by whole panels, None for anything else."""
+    if not (isinstance(e, L.Op) and e.op in ("floordiv", "mod") and e.args[0] is whole):
+        return None
+    by = space.affine(e.args[1])
+    panels = exact_div(by.constant, PANEL)
+    if by.terms or panels is None or equal(panels, 0) is True:
+        return None
+    if e.op == "floordiv":
+        return L.quotient(panel, space.extent(panels))
+    return L.plus(L.times(L.remainder(panel, space.extent(panels)), PANEL), lane)
 
 
 def own_outputs(graph: Graph) -> Graph:

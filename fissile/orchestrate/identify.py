@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from fissile.ir import loop as L
 from fissile.ir.affine import Space
+from fissile.ir.dim import ceildiv
 from fissile.ir.graph import Node
+from fissile.ir.primitive import COLUMNS, PANEL
 from fissile.orchestrate.follow import Index, push
-from fissile.orchestrate.formats import is_tiled
+from fissile.orchestrate.formats import is_tiled, tile_address
 from fissile.orchestrate.grow_linear import linear_index, stores_rows
 from fissile.orchestrate.places import Places, agrees, reduces_last
 from fissile.orchestrate.plan import Anchor, Kernel
@@ -147,7 +150,10 @@ def _linear(region: Region, root: Node) -> Kernel | Refusal:
         placed[node] = where
     if region.sink not in placed:
         return Refusal("what is written does not depend on the linear primitive")
-    if not stores_rows(space, region.sink, placed[region.sink], at):
+    if region.sink.name == "pack":
+        if reason := _not_in_panels(space, region.sink, placed[region.sink], root, at[-1]):
+            return Refusal(reason)
+    elif not stores_rows(space, region.sink, placed[region.sink], at):
         return Refusal("rows of a tile are not stored in order")
     before = [n for n in region.nodes if n not in placed]
     if sum(n.name in COSTLY for n in before) > 1:
@@ -160,6 +166,8 @@ def on_tile(
 ) -> Index | Refusal:
     """Where the element of `node` is that belongs to an element of the tile."""
     refusal = Refusal(f"{node.name} does not end on a tile")
+    if node.name == "pack":
+        return placed.get(node.inputs[0], refusal)
     if node.name in ("reshape", "transpose"):
         source = placed.get(node.inputs[0])
         return refusal if source is None else push(space, node, source) or refusal
@@ -169,6 +177,19 @@ def on_tile(
     if not agrees(space, inline, placed, node, at):
         return Refusal(f"{node.name} reads other elements of a tile than its own")
     return at
+
+
+def _not_in_panels(space: Space, sink: Node, at: Index, root: Node, n: L.Expr) -> str:
+    """A reason why the tiles of a product are not stored in panels; "" if they can be."""
+    if root.inputs[1].type.format == COLUMNS:
+        return "a product of few columns is not stored in panels"
+    columns = root.shape[-1]
+    if root.name == "conv" and root.attr("groups") > 1:
+        return "columns of a grouped convolution are not stored in panels"
+    panel, lane = space.loop("panel", ceildiv(columns, PANEL)), space.loop("lane", PANEL)
+    if tile_address(space, sink, at, n, panel, lane) is None:
+        return "columns of a tile do not lie in panels"
+    return ""
 
 
 def _rows(region: Region, reductions: Sequence[Node]) -> Kernel | Refusal:

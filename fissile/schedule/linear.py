@@ -23,8 +23,10 @@ from fissile.microkernel.generate import (
     tile_shape,
 )
 from fissile.orchestrate.follow import Index, definition, push
+from fissile.orchestrate.formats import tile_address
 from fissile.orchestrate.plan import Kernel
 from fissile.schedule.kernel import Builder, Lowered
+from fissile.schedule.panels import zero_padding
 from fissile.schedule.window import copy_window
 from fissile.target import Target
 
@@ -113,6 +115,9 @@ class Linear:
         self.matrix = space.loop(f"{prefix}matrix", self.size.matrices)
         self.m = space.loop(f"{prefix}m", self.size.rows)
         self.n = space.loop(f"{prefix}n", self.size.columns)
+        self.n_panel = space.loop(f"{prefix}n_panel", ceildiv(self.size.columns, PANEL))
+        self.n_lane = space.loop(f"{prefix}n_lane", PANEL)
+        self.in_panels = kernel.outputs[-1].name == "pack"
         self.pitch = DEPTH + ROW_PITCH_GAP
         self.beside: dict[Node, L.Expr] = {}  # values of a row that the epilogue reads from private memory
         self.masks_freely = target.vector_bits >= 512  # mask registers: a masked store costs what a plain one does
@@ -166,7 +171,9 @@ class Linear:
         space, build = self.build.space, self.build
         members: dict[Node, tuple[L.Expr, Index]] = {self.root: (value, self.output_at())}
         for node in self.kernel.nodes[1:]:
-            if node.name in ("reshape", "transpose"):
+            if node.name == "pack":
+                members[node] = members[node.inputs[0]]
+            elif node.name in ("reshape", "transpose"):
                 given, at = members[node.inputs[0]]
                 moved = push(space, node, at)
                 if moved is None:
@@ -178,7 +185,12 @@ class Linear:
                 members[node] = build.pull(node, at, known), at
         output = self.kernel.outputs[-1]
         final, at = members[output]
-        return output, build.address(output, at), final
+        if not self.in_panels:
+            return output, build.address(output, at), final
+        address = tile_address(space, output, at, self.n, self.n_panel, self.n_lane)
+        if address is None:
+            raise ValueError(f"{output} cannot be written in panels")
+        return output, address, final
 
     def stored(self, output: Node) -> L.Buffer:
         """Where the output is."""
@@ -221,6 +233,8 @@ class Linear:
             body = L.Let(name, value, body)
         for buffer in (self.partial, self.packed):
             body = L.Alloc(buffer, body)
+        if self.in_panels:
+            body = L.block(body, zero_padding(self.build, self.kernel.outputs[-1], task, tasks))
         nest = L.For(task, role("tasks", tasks), body, L.Kind.PARALLEL)
         return self.build.lowered(nest, tasks)
 
@@ -481,16 +495,29 @@ class _Write:
 
     def row(self, i: L.Expr, product: L.Expr, columns: L.Expr | None) -> L.Stmt:
         """Row `i` of the tile; `columns` of the block limit it when the tile may reach over them."""
+        tile, width = self.tile, self.tile.width
+        if not tile.linear.in_panels or width <= PANEL:
+            return self._part(i, product, columns, 0, width)
+        parts = [self._part(i, product, columns, c, PANEL) for c in range(0, width, PANEL)]
+        return L.block(*parts)
+
+    def _part(
+        self, i: L.Expr, product: L.Expr, columns: L.Expr | None, start: int, width: int
+    ) -> L.Stmt:
+        """Columns `start` to `start + width - 1` of the row; those of a panel lie in one panel."""
         tile, lane = self.tile, L.var("lane")
-        names = tile.linear.names
+        names, column = tile.linear.names, L.plus(L.var("lane"), start)
+        first = L.plus(L.plus(names["column"], tile.column0), start)
         here = {
-            self.marker: product,
+            self.marker: L.substitute(product, {lane: column}),
             tile.linear.m: L.plus(names["row"], L.plus(tile.row0, i)),
-            tile.linear.n: L.plus(names["column"], L.plus(tile.column0, lane)),
+            tile.linear.n: L.plus(names["column"], L.plus(tile.column0, column)),
+            tile.linear.n_panel: L.quotient(first, PANEL),
+            tile.linear.n_lane: lane,
             tile.linear.matrix: names["matrix"],
         }
         address, value = L.substitute(self.address, here), L.substitute(self.value, here)
         store: L.Stmt = L.Store(self.target, (address,), value)
         if columns is not None:
-            store = L.If(L.op("lt", L.plus(tile.column0, lane), columns), store)
-        return L.For(lane, L.const(tile.width), store, L.Kind.VECTORIZED)
+            store = L.If(L.op("lt", L.plus(tile.column0, column), columns), store)
+        return L.For(lane, L.const(width), store, L.Kind.VECTORIZED)
