@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,10 +20,19 @@ from fissile.orchestrate.plan import Plan, evaluate
 from fissile.pipeline import Work, run
 from fissile.provider import Offer, Refused, accept, called, offers, window
 from fissile.runtime import foreign
+from fissile.runtime.artifact import read_artifact
+from fissile.runtime.plan import read_plan
+from fissile.runtime.roofline import LEVELS, Peaks
+from fissile.runtime.statistic import Ratio
+from fissile.tune import provided
+from fissile.tune.budget import Budget
 from fissile.tune.provided import chosen_offers, native_seconds
+from fissile.tune.tune import tune
+from fissile.tune.whole import Whole
 
 ROOT = Path(__file__).parents[2]
 TARGET = resolve_target()
+PEAKS = Peaks(1e11, dict.fromkeys(LEVELS, 1e10), {"l1": 1 << 15, "l2": 1 << 20, "l3": 1 << 25})
 CHILD = """
 import sys, numpy as np, fissile
 own, other, rows, width = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
@@ -164,3 +173,42 @@ def child(code: str, arguments: Iterable[str] = ()) -> str:
         timeout=120, check=False,
     )  # fmt: skip
     return done.stderr if done.returncode else ""
+
+
+def test_tuning_keeps_the_plan_with_a_package_where_it_is_faster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed("onnxruntime")
+    monkeypatch.setenv("FISSILE_STORE", str(tmp_path / "store.sqlite"))
+    monkeypatch.setattr(provided, "timer", lambda *_: lambda offer: 0.0)
+    found = tune(
+        Work(network(), None, (TARGET,), 1, Options(providers=("onnxruntime",))),
+        Budget(60.0),
+        lambda event: None,
+        measured=lambda kernels, *_, times: [1e-6] * len(kernels),
+        timed=faster_with_calls,
+        peaks=lambda: PEAKS,
+    )
+    assert found.name == "with onnxruntime"
+    assert found.kept == "tuned"
+    assert found.plan == ""  # a plan file says kernels of our own alone
+    manifest = read_artifact(found.artifact).manifest
+    assert [*manifest["providers"]] == ["onnxruntime"]
+    assert manifest["foreign"] == []
+    untuned = run(Work(network(), None, (TARGET,), 1, Options()), lambda event: None)
+    assert agree(untuned.artifact, found.artifact, 6, tmp_path) == ""
+
+
+def faster_with_calls(
+    paths: Sequence[Path], threads: int, numbers: Mapping[str, int]
+) -> list[Whole]:
+    """A timer of whole models: those that call a package take half as long."""
+    result = []
+    for path in paths:
+        artifact = read_artifact(path)
+        row = artifact.manifest["targets"][0]
+        plan = read_plan(artifact.member(row["plan"]))
+        seconds = 1.0 if plan.calls else 2.0
+        ratio = Ratio(2 / seconds, 2 / seconds, 2 / seconds, "faster" if plan.calls else "same")
+        result.append(Whole(seconds, seconds, ratio, ((1e-3,),) * len(plan.launches)))
+    return result
