@@ -25,7 +25,8 @@ COSTLY = frozenset({
     "exp", "log", "log1p", "expm1", "tanh", "erf", "sigmoid", "sin", "cos", "tan", "pow", "div", "sqrt",
     "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh",
 })  # fmt: skip
-_ALONE = frozenset({"pack", "concat", "foreign", "arg_max", "arg_min"})
+_LAST = frozenset({"pack", "concat", "foreign"})
+_SCANS = frozenset({"arg_max", "arg_min"})  # what they compare may be computed as they go
 _AGAIN = 48  # scalar operations that may be repeated per element because they are read at several indices
 _OPERATIONS = (
     160  # primitives evaluated per element: what a loop body holds without spilling everything
@@ -110,8 +111,11 @@ def identify(region: Region) -> Kernel | Refusal:
     if len(tiled) > 1:
         return Refusal("two linear primitives")
     for node in region.nodes:
-        if node.name in _ALONE and node is not region.sink:
+        if (node.name in _LAST or node.primitive.kind == "opaque") and node is not region.sink:
             return Refusal(f"nothing is computed behind {node.name} in its kernel")
+    is_opaque = region.sink.primitive.kind == "opaque" and region.sink.name not in _LAST
+    if is_opaque and region.sink.name not in _SCANS and len(region.nodes) > 1:
+        return Refusal(f"{region.sink.name} reads what is stored")
     if tiled and reductions:
         return Refusal("a reduction fits no anchor of a linear primitive")
     if reason := _repeats(region, tiled):
@@ -122,8 +126,9 @@ def identify(region: Region) -> Kernel | Refusal:
         rows = all(reduces_last(n) for n in reductions)
         return _rows(region, reductions) if rows else _reduce(region, reductions)
     if len(region.outputs) == 1:
-        anchor = {"pack": Anchor.PACK, "arg_max": Anchor.SCAN, "arg_min": Anchor.SCAN}
-        return _kernel(anchor.get(region.sink.name, Anchor.ELEMENTWISE), (region.sink,), region)
+        other = Anchor.SCAN if is_opaque else Anchor.ELEMENTWISE
+        anchor = Anchor.PACK if region.sink.name == "pack" else other
+        return _kernel(anchor, (region.sink,), region)
     return _elementwise(region)
 
 
