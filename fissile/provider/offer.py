@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fissile.fission.export import export
-from fissile.ir.dim import DimLike
 from fissile.ir.graph import PLAIN, Graph, Node, make
 from fissile.ir.primitive import INPUT
 from fissile.orchestrate.plan import Anchor, Kernel, Plan, is_stored_leaf
@@ -213,8 +212,3 @@ def rebuilt(root: Node, made: dict[Node, Node]) -> Node:
         else:
             stack.extend(missing)
     return made[root]
-
-
-def extents_of(offer: Offer) -> tuple[tuple[DimLike, ...], ...]:
-    """The extents of what an offer reads."""
-    return tuple(n.shape for n in offer.reads)

@@ -136,7 +136,7 @@ def _weights(run: Run, offset: int, size: int) -> Bytes:
 def _failed(call: Call, reason: str) -> CompileError:
     return CompileError(
         "F310",
-        "an operator that runs in Python failed",
+        f"an operator that runs in {call.provider or 'Python'} failed",
         where=Place(call.name, call.operator),
         reason=reason,
     )
