@@ -32,6 +32,7 @@ _VECTOR_WORK = (
 )
 _PRODUCT = 0.8  # share of the peak that products reach
 _STRIDED = 3.0  # how much longer a read along another axis than the last takes
+_WRITE = 4.0  # and how much longer a write: the line is read first, and goes back later
 _PICK = (
     60.0  # operations in whose time one element is read that does not lie beside the one before it
 )
@@ -231,7 +232,7 @@ def _likely(kernel: Kernel, numbers: Numbers) -> Load:
     for node in kernel.inputs:
         share = _stored(node, need.get(node, 0.0), numbers)
         moved += share * (_STRIDED if node in strided else 1.0)
-    moved += _written(kernel, numbers)
+    moved += _WRITE * _written(kernel, numbers)
     return Load(operations, moved, moved)
 
 
