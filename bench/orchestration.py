@@ -3,9 +3,10 @@
     python bench/orchestration.py FOLDER [--budget 5m] [--threads 1] [--rounds 20] [NAME[:dimension=n] ...]
 
 The baseline is the compiler as it stood at git tag `greedy-plan` (its code, checked out beside this one). The columns
-add one thing at a time: the same greedy plan by today's kernels, substitutions, the program that chooses kernels by
-measurement, Winograd. All artifacts of a model are timed interleaved, each in a process of its own; a number is the
-baseline's 10th percentile over the column's, with its 95 % interval. FOLDER: see bench/zoo.py.
+add one thing at a time: the same greedy plan by today's kernels, substitutions, the program that chooses kernels and
+formats by guesses, Winograd, the same by measuring. All artifacts of a model are timed interleaved, each in a process
+of its own; a number is the baseline's 10th percentile over the column's, with its 95 % interval. FOLDER: see
+bench/zoo.py.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ MODELS = (
     "segformer_b0", "segformer_b0_dynb:batch=16", "efficientvit_b1", "efficientvit_b1_1024",
     "candy_224", "yolox_nano", "yolov4",
 )  # fmt: skip
-WINOGRAD = "winograd"
+WINOGRAD = ("winograd_2", "winograd_4")
 
 
 @dataclass(frozen=True)
 class Column:
-    """One way to compile a model: options, and who chooses the kernels: "greedy" or "measured"."""
+    """One way to compile a model: options, and who chooses the kernels: "greedy", "program" or "tune"."""
 
     title: str
     options: Options
@@ -56,9 +57,10 @@ class Column:
 
 COLUMNS = (
     Column("fission only", Options(substitute=False), "greedy"),
-    Column("+ substitutions", Options(substitute=True, disable=(WINOGRAD,)), "greedy"),
-    Column("+ orchestration", Options(substitute=True, disable=(WINOGRAD,)), "measured"),
-    Column("+ Winograd", Options(substitute=True), "measured"),
+    Column("+ substitutions", Options(disable=WINOGRAD), "greedy"),
+    Column("+ orchestration, formats", Options(disable=WINOGRAD), "program"),
+    Column("+ Winograd", Options(), "program"),
+    Column("+ measuring", Options(), "tune"),
 )
 
 
@@ -112,9 +114,12 @@ def make(column: Column, model: Path, shapes: dict[str, int], args: argparse.Nam
     given = [f"--shape={name}={extent}" for name, extent in shapes.items()]
     given += [f"--disable={name}" for name in column.options.disable]
     given += ["--threads", args.threads, "-o", to]
-    given += ["--substitute" if column.options.substitute else "--no-substitute"]
-    if column.plan == "measured":
+    given += [] if column.options.substitute else ["--no-substitute"]
+    if column.plan == "tune":
         fissile_command("tune", model, *given, "--budget", args.budget)
+        return
+    if column.plan == "program":
+        fissile_command("compile", model, *given, "--no-cache")
         return
     plan = to.with_suffix(".json")
     plan.write_text(greedy_plan_text(model, shapes, column.options), encoding="utf-8")
