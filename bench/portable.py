@@ -29,7 +29,7 @@ from fissile.compare.engine import ENGINES
 from fissile.compare.split import split, write_model
 from fissile.compare.table import machine_line
 from fissile.errors import CompileError
-from fissile.optimize import optimized
+from fissile.optimizer import optimized
 from fissile.runtime.machine import facts
 from fissile.runtime.statistic import compare, summarize
 

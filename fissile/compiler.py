@@ -146,7 +146,7 @@ def optimize(model: Model, *, options: Options | None = None) -> bytes:
     to a file. Raises like `compile` for a model that is broken, or has operators whose types are not supported.
     """
     source, chosen = _source(model, None), options or Options()
-    room = import_module("fissile.optimize")
+    room = import_module("fissile.optimizer")
     found = room.optimized(source.model, source.base_dir, chosen.disable)
     content: bytes = room.content_of(found.model)
     return content

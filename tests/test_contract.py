@@ -23,7 +23,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("frontend",),
     ("fission",),
     ("rewrite",),
-    ("optimize",),
+    ("optimizer",),
     ("orchestrate",),
     ("microkernel",),
     ("schedule",),
@@ -60,7 +60,7 @@ ONLY: dict[str, tuple[str, ...]] = {
 THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "torch": ("compare/torch_module.py",),
     "onnx": (
-        "frontend", "fission", "optimize", "runtime/foreign", "demo", "pipeline", "compiler", "compare",
+        "frontend", "fission", "optimizer", "runtime/foreign", "demo", "pipeline", "compiler", "compare",
         "provider",
     ),
     "google": ("frontend",),

@@ -29,7 +29,7 @@ def optimize_command(
     """Write MODEL as standard ONNX that is faster in any runtime, where substitutions find something."""
     set_up(quiet=quiet, verbose=verbose)
     from fissile.compare.split import write_model
-    from fissile.optimize import optimized
+    from fissile.optimizer import optimized
 
     path = output or Path(f"{model.stem}.optimized.onnx")
     done = optimized(existing(model), disabled=disable)

@@ -16,7 +16,7 @@ import onnx
 from fissile.fission import fission
 from fissile.fission.export import export
 from fissile.frontend import fix_extents, read_model
-from fissile.optimize import fits
+from fissile.optimizer import fits
 from fissile.rewrite import canonicalize
 from fissile.runtime.artifact import atomic_file
 

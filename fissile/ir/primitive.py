@@ -442,6 +442,9 @@ def _slice_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
 
 
 def _slice_reference(x: np.ndarray, *, starts: Any, steps: Any, shape: Any) -> np.ndarray:
+    for size, start, step, n in zip(x.shape, starts, steps, shape, strict=True):
+        if n > 0 and not (0 <= start < size and 0 <= start + step * (n - 1) < size):
+            raise IndexError(f"a slice from {start} reaches out of {size}")
     for axis, (start, step, n) in enumerate(zip(starts, steps, shape, strict=True)):
         x = np.take(x, start + step * np.arange(n), axis=axis)
     return x

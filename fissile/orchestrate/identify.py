@@ -25,7 +25,7 @@ COSTLY = frozenset({
     "exp", "log", "log1p", "expm1", "tanh", "erf", "sigmoid", "sin", "cos", "tan", "pow", "div", "sqrt",
     "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh",
 })  # fmt: skip
-_LAST = frozenset({"pack", "concat", "foreign"})
+_LAST = frozenset({"pack", "concat"})
 _SCANS = frozenset({"arg_max", "arg_min"})  # what they compare may be computed as they go
 _AGAIN = 48  # scalar operations that may be repeated per element because they are read at several indices
 _OPERATIONS = (
@@ -111,6 +111,8 @@ def identify(region: Region) -> Kernel | Refusal:
     if len(tiled) > 1:
         return Refusal("two linear primitives")
     for node in region.nodes:
+        if node.name == "foreign":
+            return Refusal("nothing is computed with an operator that runs in Python")
         if (node.name in _LAST or node.primitive.kind == "opaque") and node is not region.sink:
             return Refusal(f"nothing is computed behind {node.name} in its kernel")
     is_opaque = region.sink.primitive.kind == "opaque" and region.sink.name not in _LAST

@@ -21,10 +21,10 @@ from fissile.fission.writer import Writer
 from fissile.frontend import read_model
 from fissile.frontend.operator_graph import OperatorGraph
 from fissile.ir.graph import Node, users, waits_for
-from fissile.optimize.cost import PORTABLE, portable
-from fissile.optimize.follow import Followed, core, follow
-from fissile.optimize.forms import FORMS
-from fissile.optimize.held import Held, Scribe, below, plain
+from fissile.optimizer.cost import PORTABLE, portable
+from fissile.optimizer.follow import Followed, core, follow
+from fissile.optimizer.forms import FORMS
+from fissile.optimizer.held import Held, Scribe, below, plain
 from fissile.rewrite.rule import RULES
 from fissile.rewrite.substitute import Budget, Cost, Firing
 

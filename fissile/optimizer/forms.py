@@ -15,9 +15,9 @@ from fissile.fission.export import EXPORTS
 from fissile.ir.dim import DimLike
 from fissile.ir.graph import Node
 from fissile.ir.primitive import constant_value
-from fissile.optimize.composites import layer_normalization, softmax
-from fissile.optimize.held import Form, Held, Scribe, channels_first, moved, plain, turned
-from fissile.optimize.resized import interpolated, repeated
+from fissile.optimizer.composites import layer_normalization, softmax
+from fissile.optimizer.held import Form, Held, Scribe, channels_first, moved, plain, turned
+from fissile.optimizer.resized import interpolated, repeated
 from fissile.rewrite.rule import ELEMENTWISE
 from fissile.rewrite.shape import (
     Shape,

@@ -16,7 +16,7 @@ from fissile.ir.dim import exact_div
 from fissile.ir.dtype import FLOAT32
 from fissile.ir.graph import Node
 from fissile.ir.primitive import constant_value
-from fissile.optimize.held import Held, Scribe
+from fissile.optimizer.held import Held, Scribe
 from fissile.rewrite.shape import Shape, is_same, is_same_shape, is_unit, view
 
 _MODES = ("half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel")

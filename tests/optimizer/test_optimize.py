@@ -20,10 +20,10 @@ from fissile.compare.split import write_model
 from fissile.errors import OptionError
 from fissile.frontend import read_model
 from fissile.ir.graph import Graph
-from fissile.optimize import model as model_room
-from fissile.optimize import optimized
-from fissile.optimize.cost import portable
-from fissile.optimize.follow import core, follow
+from fissile.optimizer import model as model_room
+from fissile.optimizer import optimized
+from fissile.optimizer.cost import portable
+from fissile.optimizer.follow import core, follow
 from fissile.rewrite.substitute import Budget, Cost
 
 F = TensorProto.FLOAT

@@ -11,7 +11,7 @@ import numpy as np
 from fissile.fission.writer import Writer
 from fissile.ir.graph import Node
 from fissile.ir.primitive import constant_value
-from fissile.optimize.held import Held, Scribe, plain
+from fissile.optimizer.held import Held, Scribe, plain
 from fissile.rewrite.shape import is_same, is_same_shape, is_unit, small_constant
 
 _SOFTMAX, _LAYER = 13, 17  # the opsets from which on they mean this
