@@ -13,7 +13,9 @@ from fissile.orchestrate.follow import Index
 from fissile.orchestrate.plan import Anchor, Kernel
 from fissile.schedule.kernel import TASK_ELEMENTS, Builder, Lowered, grid
 
-STRIDED_COLUMNS = 256  # columns of a task that reads along another axis: as many cache lines as stay near
+STRIDED_COLUMNS = 256  # columns that a task reads along another axis whole: as many cache lines as stay near
+NEAR = 1024  # elements between neighbours, at most, for that; a page apart, they get in each other's way
+FEW_COLUMNS = 16  # of a task elsewhere: as many streams, each read line by line, as prefetching follows
 
 Stores = list[tuple[Node, L.Expr, L.Expr]]  # (tensor, address, value)
 
@@ -126,10 +128,14 @@ class _Nest:
     def lowered(self, stores: Stores, element: L.Var | None = None) -> Lowered:
         """The function of these stores."""
         build = self.build
-        most = TASK_ELEMENTS if self._in_order(stores) else STRIDED_COLUMNS
+        steps = self._steps(stores)
+        in_order = all(equal(step, 0) is True or equal(step, 1) is True for step in steps)
+        near = all(isinstance(step, int) and abs(step) <= NEAR for step in steps)
+        most = TASK_ELEMENTS if in_order else STRIDED_COLUMNS if near else FEW_COLUMNS
         whole = isinstance(self.columns, int) and self.columns <= most
-        per_column = max_(1, self.columns) if whole else most
-        per_row = max_(1, TASK_ELEMENTS // max_(1, min_(self.columns, most)))
+        few = TASK_ELEMENTS if in_order else FEW_COLUMNS
+        per_column = max_(1, self.columns) if whole else few
+        per_row = max_(1, TASK_ELEMENTS // max_(1, min_(self.columns, per_column)))
         tasks, task, part = grid(build, self.rows, per_row, self.columns, per_column)
         i, j = L.var("i"), L.var("j")
         here: dict[L.Var, L.Expr] = {
@@ -152,10 +158,9 @@ class _Nest:
         nest = L.For(task, build.role("tasks", tasks), rows, L.Kind.PARALLEL)
         return build.lowered(nest, tasks)
 
-    def _in_order(self, stores: Stores) -> bool:
-        """Whether every access walks memory along the columns; else few columns keep its lines in the cache."""
+    def _steps(self, stores: Stores) -> list[DimLike]:
+        """How far apart in memory neighbouring columns are, for every access."""
         addresses = [address for _, address, _ in stores]
         for _, _, value in stores:
             addresses += [e.index[0] for e in L.walk(value) if isinstance(e, L.Load)]
-        steps = (self.build.space.affine(a).coefficient(self.column) for a in addresses)
-        return all(equal(step, 0) is True or equal(step, 1) is True for step in steps)
+        return [self.build.space.affine(a).coefficient(self.column) for a in addresses]
