@@ -75,10 +75,6 @@ STUDIES = (
         "segformer_16", "SegFormer attention, batch 16", "segformer_b0_dynb", "node_layer_norm_1",
         "node_add_112", {"batch": 16}, SEGFORMER,
     ),
-    Study(
-        "segformer_head", "SegFormer decode head", "segformer_b0", "node_MatMul_800", "node_Conv_885", {},
-        "The pointwise layers before and behind the resizes are one linear map of small images.",
-    ),
 )  # fmt: skip
 
 
