@@ -11,62 +11,24 @@ from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
-from fissile.fission import fission
-from fissile.frontend import read_model
-from fissile.orchestrate.bound import Machine, estimate
-from fissile.orchestrate.candidates import Candidates, candidates_of
+from windows import WINDOWS, canonical, units_between
+
+from fissile.options import resolve_target
+from fissile.orchestrate.bound import estimate
+from fissile.orchestrate.candidates import candidates_of
 from fissile.orchestrate.greedy import greedy_plan
+from fissile.orchestrate.nominal import nominal, representative
 from fissile.orchestrate.orchestrate import problem_of
 from fissile.orchestrate.partition import part_of
 from fissile.orchestrate.program import Problem, relax, solve
-from fissile.rewrite import canonicalize
-
-NOMINAL = Machine(
-    1.3e11, ((2.0**15, 2e11), (2.0**20, 8e10), (2.0**25, 2.5e10), (2.0**60, 1e10)), 4e-7
-)
-
-
-@dataclass(frozen=True)
-class Window:
-    """What lies between two ONNX nodes of a model, both included."""
-
-    title: str
-    model: str
-    first: str
-    last: str
-
-
-WINDOWS = (
-    Window("SegFormer attention", "segformer_b0", "node_layer_norm_1", "node_add"),
-    Window("SegFormer decode head", "segformer_b0", "node_MatMul_800", "node_Conv_885"),
-    Window("EfficientViT attention", "efficientvit_b1", "node_Conv_1028", "node_add_5"),
-    Window("Candy residual block", "candy_224", "node_pad_3", "node_add"),
-    Window("YOLOX CSP block", "yolox_nano", "node_Conv_1720", "node_silu_8"),
-)
-
-
-def candidates(path: Path) -> Candidates:
-    """The candidates of a model."""
-    graph = canonicalize(fission(read_model(str(path), None), foreign=True), frozenset()).graph
-    return candidates_of(greedy_plan(graph))
-
-
-def units_between(found: Candidates, window: Window) -> frozenset[int]:
-    """The numbers of the units from the first that serves one node to the last that serves the other."""
-    origins = found.units.graph.origins
-    served = [origins.get(unit.value, ()) for unit in found.units.all]
-    first = min(u for u, names in enumerate(served) if window.first in names)
-    last = max(u for u, names in enumerate(served) if window.last in names)
-    return frozenset(range(first, last + 1))
 
 
 def row(title: str, problem: Problem, units: int, seconds: float) -> str:
     """One line of the table."""
     best = solve(problem, time_limit=seconds)
-    parts = [f"{title:24} {units:5} {len(problem.choices):6} {best.cost * 1e3:9.3f}"]
+    parts = [f"{title:28} {units:5} {len(problem.choices):6} {best.cost * 1e3:9.3f}"]
     for tight in (False, True):
         low = relax(problem, tight=tight).objective
         began = time.perf_counter()
@@ -88,11 +50,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0)
     args = parser.parse_args()
     print(
-        "window                   units  cands   cost ms  printed: gap, time     tight: gap, time"
+        "window                       units  cands   cost ms  printed: gap, time     tight: gap, time"
     )
+    machine = nominal(resolve_target(), 1)
     for model in dict.fromkeys(w.model for w in WINDOWS):
-        found = candidates(args.models / f"{model}.onnx")
-        whole = problem_of(found, [estimate(c.kernel, NOMINAL) for c in found.all])
+        graph = canonical(args.models, model)
+        found, numbers = candidates_of(greedy_plan(graph)), representative(graph, {})
+        whole = problem_of(found, [estimate(c.kernel, machine, numbers) for c in found.all])
         for window in (w for w in WINDOWS if w.model == model):
             units = units_between(found, window)
             print(row(window.title, part_of(whole, units), len(units), args.seconds), flush=True)

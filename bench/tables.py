@@ -13,19 +13,18 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from fissile.fission import fission
-from fissile.frontend import read_model
+from windows import WINDOWS, Window, canonical, units_between
+
 from fissile.options import environment, resolve_target
 from fissile.orchestrate.bound import estimate, family, prices
-from fissile.orchestrate.candidates import Candidates, candidates_of
+from fissile.orchestrate.candidates import candidates_of
 from fissile.orchestrate.greedy import greedy_plan
 from fissile.orchestrate.nominal import representative
 from fissile.orchestrate.orchestrate import QUICK
 from fissile.orchestrate.units import representative_bytes
-from fissile.rewrite import canonicalize
 from fissile.runtime.store import Store, default_paths
 from fissile.schedule.lower import form
 from fissile.tune.measure import Setting, Tally, seconds_of
@@ -34,44 +33,9 @@ from fissile.tune.provider import State
 from fissile.tune.start import machine_of
 
 
-@dataclass(frozen=True)
-class Part:
-    """What lies between two ONNX nodes of a model, both included."""
-
-    title: str
-    model: str
-    first: str
-    last: str
-
-
-PARTS = (
-    Part("segformer_attention", "segformer_b0", "node_layer_norm_1", "node_add"),
-    Part("segformer_head", "segformer_b0", "node_MatMul_800", "node_Conv_885"),
-    Part("efficientvit_attention", "efficientvit_b1", "node_Conv_1028", "node_add_5"),
-    Part("candy_residual", "candy_224", "node_pad_3", "node_add"),
-    Part("yolox_csp", "yolox_nano", "node_Conv_1720", "node_silu_8"),
-    Part("mobilenet_inverted_residual", "mobilenet_v2", "node_Conv_833", "node_add_1"),
-    Part("resnet_bottleneck", "resnet50", "node_Conv_763", "node_relu_6"),
-    Part("bert_layer", "bert_base", "node_Mul_84", "node_layer_norm_1"),
-    Part("minilm_attention", "minilm_l6_dyn", "node_Mul_87", "node_scaled_dot_product_attention"),
-    Part("yolov4_mish", "yolov4", "node_Conv_1737", "n0_7"),
-)
-
-
-def units_between(found: Candidates, part: Part) -> frozenset[int]:
-    """The numbers of the units from the first that serves one node to the last that serves the other."""
-    origins = found.units.graph.origins
-    served = [origins.get(unit.value, ()) for unit in found.units.all]
-    first = min(u for u, names in enumerate(served) if part.first in names)
-    last = max(u for u, names in enumerate(served) if part.last in names)
-    return frozenset(range(first, last + 1))
-
-
-def table(part: Part, folder: Path, samples: int) -> dict[str, object]:
+def table(part: Window, folder: Path, samples: int) -> dict[str, Any]:
     """The table of a part as plain data: all its candidates, measured."""
-    graph = canonicalize(
-        fission(read_model(str(folder / f"{part.model}.onnx"), None), foreign=True), frozenset()
-    ).graph
+    graph = canonical(folder, part.model)
     found = candidates_of(greedy_plan(graph), QUICK)
     units = units_between(found, part)
     inside = [c for c in found.all if c.executes <= units and c.executes]
@@ -112,10 +76,9 @@ def _micro(seconds: float) -> float:
     return float(f"{seconds * 1e6:.4g}")
 
 
-def text_of(rows: dict[str, object]) -> str:
+def text_of(rows: dict[str, Any]) -> str:
     """The table as JSON, a candidate per line."""
     candidates = rows["candidates"]
-    assert isinstance(candidates, list)
     head = {key: value for key, value in rows.items() if key != "candidates"}
     lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in candidates)
     return f'{json.dumps(head, separators=(",", ":"))[:-1]},"candidates":[\n{lines}\n]}}\n'
@@ -130,12 +93,12 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=9)
     args = parser.parse_args()
     args.to.mkdir(parents=True, exist_ok=True)
-    for part in PARTS:
+    for part in WINDOWS:
         if args.only not in ("", part.title):
             continue
         rows = table(part, args.models, args.samples)
         (args.to / f"{part.title}.json").write_text(text_of(rows), encoding="utf-8")
-        print(f"{part.title:28} {len(rows['candidates'])} candidates", flush=True)  # type: ignore[arg-type]
+        print(f"{part.title:28} {len(rows['candidates'])} candidates", flush=True)
 
 
 if __name__ == "__main__":
