@@ -6,17 +6,14 @@ import numpy as np
 import pytest
 
 from fissile.ir.dim import DimLike, symbol
-from fissile.ir.graph import Graph, Node, bind, evaluate
+from fissile.ir.graph import Graph, Node
 from fissile.ir.primitive import constant
 from fissile.orchestrate.attention import attentions
-from fissile.orchestrate.greedy import greedy_plan, steps_of
+from fissile.orchestrate.greedy import greedy_plan
 from fissile.orchestrate.identify import Refusal
 from fissile.orchestrate.inline import followed
-from fissile.orchestrate.plan import Kernel, Plan, verify
-from tests.e2e import machine
-from tests.e2e.agree import interpreted
-from tests.e2e.draw import values_of
-from tests.schedule.test_chain import work_of
+from fissile.orchestrate.plan import Kernel, Plan
+from tests.schedule.joined import agrees, with_one
 from tests.schedule.test_kernels import given, graph_of, kept, prim, softmax
 
 B, M, N = symbol("b"), symbol("m"), symbol("n")
@@ -50,34 +47,11 @@ def joined(graph: Graph) -> Plan:
     plan = greedy_plan(graph)
     (found,) = attentions(plan, followed(plan.graph))
     assert isinstance(found, Kernel), found
-    inside = set(found.nodes)
-    rest = [k for k in plan.kernels() if not inside.intersection(k.nodes)]
-    assert len(plan.kernels()) - len(rest) == 3
-    result = Plan(plan.graph, steps_of([*rest, found], lambda kernel: set()))
-    verify(result)
-    return result
+    return with_one(plan, found, 3)
 
 
 def check(graph: Graph, target: str, *, loops: bool = True, **symbols: int) -> None:
-    """The loop program means what the graph means; the machine gives the bits of the single kernels."""
-    rng = np.random.default_rng(7)
-    feeds = {
-        n.attr("name"): values_of(rng, n.dtype, bind(n.shape, symbols), "real")
-        for n in graph.inputs
-    }
-    want = evaluate(graph, feeds, symbols)["y0"]
-    work = work_of(graph, joined(graph), target)
-    if loops:
-        got = interpreted(work, feeds, symbols)["y0"]
-        np.testing.assert_allclose(got, want, 1e-4, 1e-5)
-    single = machine.run(
-        machine.build(work_of(graph, greedy_plan(graph), target)), symbols, feeds, 1, lead=False
-    )
-    built = machine.build(work)
-    for threads in (1, 2, 3):
-        run = machine.run(built, symbols, feeds, threads, lead=threads == 2)["y0"]
-        assert run.tobytes() == single["y0"].tobytes()
-        np.testing.assert_allclose(run, want, 1e-4, 1e-5)
+    agrees(graph, joined(graph), target, loops=loops, **symbols)
 
 
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])

@@ -5,22 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fissile import pipeline
 from fissile.ir.dim import DimLike, product, symbol
 from fissile.ir.dtype import FLOAT32
 from fissile.ir.graph import Graph, Node, bind, data, evaluate
 from fissile.ir.primitive import constant
-from fissile.options import Options
 from fissile.orchestrate.candidates import candidates_of
 from fissile.orchestrate.chain import chain_of, chains, made_again, strip_of
-from fissile.orchestrate.greedy import greedy_plan, steps_of
+from fissile.orchestrate.greedy import greedy_plan
 from fissile.orchestrate.identify import Refusal
 from fissile.orchestrate.inline import followed
-from fissile.orchestrate.plan import Anchor, Kernel, Plan, verify
-from fissile.target import named
+from fissile.orchestrate.plan import Anchor, Kernel, Plan
 from tests.e2e import machine
 from tests.e2e.agree import interpreted
 from tests.e2e.draw import values_of
+from tests.schedule.joined import with_one, work_of
 from tests.schedule.test_kernels import given, graph_of, prim
 
 N, H = symbol("n"), symbol("h")
@@ -66,19 +64,7 @@ def joined(graph: Graph, count: int) -> Plan:
     plan = greedy_plan(graph)
     found = [k for k in chains(plan, followed(plan.graph)) if isinstance(k, Kernel)]
     chain = max(found, key=lambda k: len(k.nodes))
-    inside = set(chain.nodes)
-    rest = [k for k in plan.kernels() if not inside.intersection(k.nodes)]
-    assert len(plan.kernels()) - len(rest) == count
-    result = Plan(plan.graph, steps_of([*rest, chain], lambda kernel: set()))
-    verify(result)
-    return result
-
-
-def work_of(graph: Graph, plan: Plan, target: str) -> pipeline.Work:
-    work = pipeline.Work(b"", None, (named(target),), 1, Options(), graph=graph, plan_given=plan)
-    for stage in (pipeline.plan_kernels, pipeline.lower_kernels, pipeline.emit_text):
-        work = stage(work)
-    return work
+    return with_one(plan, chain, count)
 
 
 def check(graph: Graph, kind: str, target: str, *, loops: bool = True, **symbols: int) -> None:

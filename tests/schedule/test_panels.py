@@ -6,20 +6,18 @@ import numpy as np
 import pytest
 
 from fissile.ir.dim import DimLike, symbol
-from fissile.ir.graph import Graph, Node, bind, evaluate
+from fissile.ir.graph import Graph, Node, bind
 from fissile.ir.interpret import interpret
 from fissile.ir.primitive import constant
 from fissile.orchestrate.candidates import Candidate, candidates_of
-from fissile.orchestrate.greedy import greedy_plan, steps_of
-from fissile.orchestrate.plan import Anchor, Kernel, Plan, verify
+from fissile.orchestrate.greedy import greedy_plan
+from fissile.orchestrate.plan import Anchor, Plan
 from fissile.schedule.lower import lower
 from fissile.target import named
-from tests.e2e import machine
-from tests.e2e.agree import interpreted
 from tests.e2e.draw import values_of
 from tests.orchestrate.test_candidates import stored_form
 from tests.orchestrate.test_candidates import values_of as inner_values
-from tests.schedule.test_chain import work_of
+from tests.schedule.joined import agrees, with_one
 from tests.schedule.test_kernels import given, graph_of, prim
 
 B, M, N = symbol("b"), symbol("m"), symbol("n")
@@ -64,33 +62,13 @@ def joined(graph: Graph) -> Plan:
     plan = greedy_plan(graph)
     found = max(found_in(graph), key=lambda c: len(c.executes)).kernel
     inside = set(found.nodes)
-    rest: list[Kernel] = [k for k in plan.kernels() if not inside.intersection(k.nodes)]
-    assert len(rest) < len(plan.kernels()) - 1
-    result = Plan(plan.graph, steps_of([*rest, found], lambda kernel: set()))
-    verify(result)
-    return result
+    count = sum(1 for k in plan.kernels() if inside.intersection(k.nodes))
+    assert count > 1
+    return with_one(plan, found, count)
 
 
 def check(graph: Graph, target: str, *, loops: bool = True, **symbols: int) -> None:
-    """The loop program means what the graph means; the machine gives the bits of the kernels by themselves."""
-    rng = np.random.default_rng(7)
-    feeds = {
-        n.attr("name"): values_of(rng, n.dtype, bind(n.shape, symbols), "real")
-        for n in graph.inputs
-    }
-    want = evaluate(graph, feeds, symbols)["y0"]
-    work = work_of(graph, joined(graph), target)
-    if loops:
-        got = interpreted(work, feeds, symbols)["y0"]
-        np.testing.assert_allclose(got, want, 1e-4, 1e-4)
-    single = machine.run(
-        machine.build(work_of(graph, greedy_plan(graph), target)), symbols, feeds, 1, lead=False
-    )
-    built = machine.build(work)
-    for threads in (1, 2, 3):
-        run = machine.run(built, symbols, feeds, threads, lead=threads == 2)["y0"]
-        assert run.tobytes() == single["y0"].tobytes()
-        np.testing.assert_allclose(run, want, 1e-4, 1e-5 * float(np.max(np.abs(want), initial=1)))
+    agrees(graph, joined(graph), target, loops=loops, **symbols)
 
 
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
