@@ -11,7 +11,7 @@ import numpy as np
 from fissile.fission.writer import Writer
 from fissile.ir.graph import Node
 from fissile.ir.primitive import constant_value
-from fissile.optimizer.held import Held, Scribe, plain
+from fissile.optimizer.held import Held, Scribe, bare, plain
 from fissile.rewrite.shape import is_same, is_same_shape, is_unit, small_constant
 
 _SOFTMAX, _LAYER = 13, 17  # the opsets from which on they mean this
@@ -22,8 +22,8 @@ def softmax(scribe: Scribe, node: Node) -> Held | None:
     top, total = node.inputs[0], _per_row(node.inputs[1], node)
     if scribe.opset < _SOFTMAX or total is None or not _reduces(total, "reduce_sum", top):
         return None
-    power = _bare(top)
-    if power.name != "exp" or (shifted := _bare(power.inputs[0])).name != "sub":
+    power = bare(top)
+    if power.name != "exp" or (shifted := bare(power.inputs[0])).name != "sub":
         return None
     x, largest = shifted.inputs[0], _per_row(shifted.inputs[1], shifted)
     if largest is None or not _reduces(largest, "reduce_max", x):
@@ -34,19 +34,19 @@ def softmax(scribe: Scribe, node: Node) -> Held | None:
 def layer_normalization(scribe: Scribe, node: Node) -> Held | None:
     """d / sqrt(mean(d * d) + epsilon), d = x - mean(x), along the last axis."""
     top, root = node.inputs[0], _per_row(node.inputs[1], node)
-    shifted, extent = _bare(top), node.shape[-1]
+    shifted, extent = bare(top), node.shape[-1]
     if scribe.opset < _LAYER or root is None or root.name != "sqrt" or shifted.name != "sub":
         return None
     x, center = shifted.inputs[0], _per_row(shifted.inputs[1], shifted)
-    sum_ = _bare(root.inputs[0])
+    sum_ = bare(root.inputs[0])
     if center is None or sum_.name != "add" or not isinstance(extent, int) or extent == 0:
         return None
     variance, epsilon = _mean_of(sum_.inputs[0], extent), small_constant(sum_.inputs[1])
     mean = _mean_of(center, extent)
     if variance is None or mean is None or epsilon is None or epsilon.size == 0:
         return None
-    square = _bare(variance.inputs[0])
-    is_square = square.name == "mul" and all(_bare(i) is shifted for i in square.inputs)
+    square = bare(variance.inputs[0])
+    is_square = square.name == "mul" and all(bare(i) is shifted for i in square.inputs)
     if not is_square or not _is_last(variance) or not _reduces(mean, "reduce_sum", x):
         return None
     if np.any(epsilon != epsilon.reshape(-1)[0]):
@@ -71,15 +71,9 @@ def _along_last(
     return plain(scribe.emit(operator, held.name, *more, **how), held.shape)
 
 
-def _bare(node: Node) -> Node:
-    while node.name == "reshape":
-        node = node.inputs[0]
-    return node
-
-
 def _per_row(node: Node, whole: Node) -> Node | None:
     """What is broadcast along the last axis of `whole`, one number a row."""
-    node = _bare(node)
+    node = bare(node)
     if node.name != "broadcast":
         return None
     small = node.inputs[0]
@@ -88,7 +82,7 @@ def _per_row(node: Node, whole: Node) -> Node | None:
         return None
     if not is_same(node.shape[-1], whole.shape[-1]):
         return None
-    return _bare(small)
+    return bare(small)
 
 
 def _is_last(node: Node) -> bool:
@@ -100,15 +94,15 @@ def _reduces(node: Node, kind: str, x: Node) -> bool:
     if node.name != kind or not _is_last(node):
         return False
     same_last = is_same(node.inputs[0].shape[-1], x.shape[-1])
-    return same_last and _bare(node.inputs[0]) is _bare(x)
+    return same_last and bare(node.inputs[0]) is bare(x)
 
 
 def _mean_of(node: Node, extent: int) -> Node | None:
     """The sum of which `node` is a mean over that many."""
-    node = _bare(node)
+    node = bare(node)
     if node.name not in ("mul", "div"):
         return None
-    sum_, share = _bare(node.inputs[0]), small_constant(node.inputs[1])
+    sum_, share = bare(node.inputs[0]), small_constant(node.inputs[1])
     if sum_.name != "reduce_sum" or share is None or share.size == 0:
         return None
     value = share.reshape(-1)

@@ -46,6 +46,13 @@ class Held:
         return self.perm == tuple(range(len(self.perm)))
 
 
+def bare(node: Node) -> Node:
+    """What a node is a view of, reshapes taken off."""
+    while node.name == "reshape":
+        node = node.inputs[0]
+    return node
+
+
 def plain(name: str, shape: Shape) -> Held:
     """A tensor that is the value itself."""
     return Held(name, shape, tuple(range(len(shape))))

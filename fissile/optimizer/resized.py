@@ -16,7 +16,7 @@ from fissile.ir.dim import exact_div
 from fissile.ir.dtype import FLOAT32
 from fissile.ir.graph import Node
 from fissile.ir.primitive import constant_value
-from fissile.optimizer.held import Held, Scribe
+from fissile.optimizer.held import Held, Scribe, bare
 from fissile.rewrite.shape import Shape, is_same, is_same_shape, is_unit, view
 
 _MODES = ("half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel")
@@ -51,21 +51,15 @@ def repeated(scribe: Scribe, node: Node) -> Held | None:
     if step is None or not _is_image(scribe, step.image, {step.axis}):
         return None
     source, taken, image = step.source, {step.axis}, step.image
-    while (more := _repeat(_unviewed(source))) is not None and more.axis not in taken:
+    while (more := _repeat(bare(source))) is not None and more.axis not in taken:
         if not is_same_shape(more.image, source.shape) or len(taken) > 1:
             break
         source = more.source
         taken.add(more.axis)
     if source not in scribe.held:  # a view that no primitive is
-        scribe.held[source] = scribe.held[_unviewed(source)]
+        scribe.held[source] = scribe.held[bare(source)]
     how = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     return _resize(scribe, source, image, taken, {"mode": "nearest", **how})
-
-
-def _unviewed(node: Node) -> Node:
-    while node.name == "reshape":
-        node = node.inputs[0]
-    return node
 
 
 def _is_image(scribe: Scribe, shape: Shape, taken: set[int]) -> bool:

@@ -27,7 +27,9 @@ class Anchor(enum.Enum):
     ELEMENTWISE = "elementwise"  # one loop nest over the output
     SCAN = "scan"  # arg_max and arg_min
     PIECE = "piece"  # one input of a concat, written into its place
-    CHAIN = "chain"  # a depthwise window and the products before and behind it, rows between them kept near
+    # A depthwise window and the products before and behind it, or a product, reductions over its rows, and the
+    # product with that: what lies between is kept near.
+    CHAIN = "chain"
     FOREIGN = "foreign"  # an operator that runs in Python, alone in its step
 
 

@@ -414,8 +414,8 @@ def reduce_of_broadcast(node: Node) -> Outcome:
     kept = tuple(d for a, d in enumerate(x.shape) if a + lead not in axes)
     small = view(make(node.primitive, x, axes=tuple(own)) if own else x, kept)
     if times > 1 and node.name == "reduce_sum":
-        if not x.dtype.is_float or x.dtype is BFLOAT16:
-            return Refused("repeated integers or bfloat16 are added up one by one")
+        if x.dtype not in (FLOAT32, FLOAT64):
+            return Refused("repeated integers are added up one by one, and narrow types cannot say how often")
         factor = make(BROADCAST, scalar(times, x.dtype), shape=kept)
         small = make(PRIMITIVES["mul"], small, factor)
     return broadcast(small, node.shape)

@@ -2,7 +2,7 @@
 
 In: an elementwise primitive next to a pad, gather, slice or concat. Out: the same in the other order, so that the
 function is computed of fewer elements, or where a kernel can take it in. Invariant: exact, bit for bit, NaN and
-infinities included; both directions exist, so the search decides by cost.
+infinities included, but for sums in `small_operands_first`; both directions exist, so the search decides by cost.
 """
 
 from __future__ import annotations
@@ -189,10 +189,12 @@ def _taken(node: Node, whole: Node) -> list[tuple[Node, DimLike, DimLike]] | Non
     return found or None
 
 
-@rule("(x + r) + s -> x + (r + s), r and s repeated; the same for *, max, min", "add", "mul",
+@rule("(x + r) + s -> x + (r + s), r and s repeated; the same for max, min", "add",
       "max", "min", regime="substitute", opens=False)  # fmt: skip
 def small_operands_first(node: Node) -> Outcome:
-    """What is repeated along the same axes is combined where it is small."""
+    """What is repeated along the same axes is combined where it is small. Not products: r s may overflow where x r
+    s does not.
+    """
     for inner, second in (node.inputs, node.inputs[::-1]):
         if inner.primitive is not node.primitive or second.primitive is not BROADCAST:
             continue
