@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -29,7 +30,7 @@ from fissile.errors import (
     UnsupportedError,
     did_you_mean,
 )
-from fissile.options import Event, Options, resolve_target
+from fissile.options import PROVIDERS, Event, Options, resolve_target
 from fissile.runtime.executable import Executable, checked_threads, load
 from fissile.runtime.threads import default_threads
 from fissile.target import Target, missing_features
@@ -442,10 +443,19 @@ def _tuned(
             reason=f"this CPU lacks {', '.join(lacking)}",
             remedy="--target native, or tune on such a machine and build with --plan",
         )
+    for provider in request.options.providers:
+        _check_provider(provider)
     allowed = import_module("fissile.tune.budget").parse_budget(budget)
     pipeline, tuning = import_module("fissile.pipeline"), import_module("fissile.tune.tune")
     work = _work(pipeline, request)
     return tuning.tune(work, allowed, progress, installed=installed)
+
+
+def _check_provider(provider: str) -> None:
+    """OptionError F617 for a package that is not installed: said before the budget is spent."""
+    module, wheel = PROVIDERS[provider]
+    if find_spec(module) is None:
+        raise OptionError("F617", f"{provider} is not installed", remedy=f"pip install {wheel}")
 
 
 def _cached(
@@ -462,17 +472,20 @@ def _cached(
         # the file may have changed while it was compiled: that is an artifact, but not of this hash
         is_same = executable.manifest["model"]["sha256"] == request.source.sha256
         if path is not None and is_same and cache.keep(path, executable.save):
-            return load(path, threads=threads)
+            return _from_cache(path, threads) or executable
         return executable
 
 
 def _from_cache(path: Path, threads: int | None) -> Executable | None:
-    """The artifact; None where a disk fault has damaged it (the file is gone then) or no file is in its place."""
+    """The artifact; None where it cannot be read, or is gone again, or is damaged (the file is gone then)."""
     try:
         return load(path, threads=threads)
+    except FileMissing:  # another process clears the cache
+        return None
     except (ArtifactError, FileAccess) as error:
         text = f"{path} in the compile cache is unusable and made anew: {error.message}"
         cache.warn(text if not error.reason else f"{text} ({error.reason})")
-        with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
+        if isinstance(error, ArtifactError):
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
         return None

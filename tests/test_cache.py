@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fissile import cache
-from fissile.errors import FissileWarning
+from fissile import cache, compiler
+from fissile.errors import FileAccess, FissileWarning
 
 
 @pytest.fixture(autouse=True)
@@ -106,3 +106,21 @@ def test_what_is_damaged_is_named() -> None:
     [(path, reason)] = cache.damaged()
     assert path.name == "k.fsl"
     assert "archive" in reason
+
+
+def test_a_file_that_goes_while_it_is_looked_at_is_made_again(tmp_path: Path) -> None:
+    assert compiler._from_cache(tmp_path / "gone.fsl", 1) is None
+
+
+def test_a_file_that_cannot_be_read_now_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(path: Path, **_: object) -> None:
+        raise FileAccess("F502", f"{path} cannot be read", reason="Too many open files")
+
+    path = tmp_path / "good.fsl"
+    path.write_bytes(b"PK")
+    monkeypatch.setattr(compiler, "load", load)
+    with pytest.warns(FissileWarning, match="Too many open files"):
+        assert compiler._from_cache(path, 1) is None
+    assert path.exists()

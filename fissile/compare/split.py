@@ -6,6 +6,7 @@ for weights apart.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,10 +61,14 @@ def write_model(model: onnx.ModelProto, output: Path) -> int:
         with atomic_file(output) as stream:
             stream.write(content)
         return len(content)
-    apart = output.parent / f"{output.name}.data"
-    apart.unlink(missing_ok=True)  # it is appended to
+    apart = f"{output.name}.data"
     copy = onnx.ModelProto()
     copy.CopyFrom(model)  # saving takes the weights out of what it is given
-    onnx.save_model(copy, output, save_as_external_data=True, location=apart.name)
-    onnx.checker.check_model(str(output))
-    return output.stat().st_size + apart.stat().st_size
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=".fissile-") as folder:
+        made = Path(folder) / output.name
+        onnx.save_model(copy, made, save_as_external_data=True, location=apart)
+        onnx.checker.check_model(str(made))
+        size = made.stat().st_size + (made.parent / apart).stat().st_size
+        (made.parent / apart).replace(output.parent / apart)
+        made.replace(output)
+    return size

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from fissile.fission.export import export
 from fissile.ir.graph import PLAIN, Graph, Node, make
 from fissile.ir.primitive import INPUT
+from fissile.optimizer import fits
 from fissile.orchestrate.plan import Anchor, Kernel, Plan, is_stored_leaf
 
 MOST_PRIMITIVES = 50  # of a window, as many as the windows that are solved have
@@ -190,11 +191,14 @@ def _model(
     outputs = tuple((f"o{k}", rebuilt(n, made)) for k, n in enumerate(writes))
     graph = Graph(tuple(inputs), outputs)
     try:
-        return bytes(export(graph).SerializeToString(deterministic=True))
+        model = export(graph)
     except KeyError as error:
         raise Refused(f"no input tells {error.args[0]}") from error
     except ValueError as error:
         raise Refused(str(error)) from error
+    if not fits(model):
+        raise Refused("its model is over 2 GB")
+    return bytes(model.SerializeToString(deterministic=True))
 
 
 def rebuilt(root: Node, made: dict[Node, Node]) -> Node:

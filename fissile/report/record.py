@@ -211,28 +211,30 @@ def _refusals(plan: Plan) -> list[list[Any]]:
     written = {n: k for k, kernel in enumerate(kernels) for n in kernel.outputs}
     owned = {n for kernel in kernels for n in kernel.nodes}
     free = {n for n in position if n not in owned and n not in written and not is_stored_leaf(n)}
-    between = _reach(kernels, written)
+    before, behind = _order(kernels, written)
     rows: list[list[Any]] = []
     for b, reader in enumerate(kernels):
         for a in dict.fromkeys(written[n] for n in reader.inputs if n in written):
-            others = (x for x in between[b] if x not in (a, b))
             reason = "another kernel stands between them"
-            if not any(a in between[x] for x in others):
+            if not before[b] & behind[a]:
                 reason = _reason(kernels[a], reader, position, readers, free, graph)
             rows.append([a, b, reason])
     return rows
 
 
-def _reach(kernels: Sequence[Kernel], written: Mapping[Node, int]) -> list[set[int]]:
-    """For every kernel those that it waits for, directly or not."""
-    reach: list[set[int]] = []
-    for kernel in kernels:
-        mine: set[int] = set()
-        for a in {written[n] for n in kernel.inputs if n in written}:
-            if a < len(reach):
-                mine |= reach[a] | {a}
-        reach.append(mine)
-    return reach
+def _order(kernels: Sequence[Kernel], written: Mapping[Node, int]) -> tuple[list[int], list[int]]:
+    """For every kernel those it waits for, directly or not, and those that wait for it, as sets of bits."""
+    sources = [
+        {written[n] for n in kernel.inputs if written.get(n, b) < b} for b, kernel in enumerate(kernels)
+    ]
+    before, behind = [0] * len(kernels), [0] * len(kernels)
+    for b, mine in enumerate(sources):
+        for a in mine:
+            before[b] |= before[a] | 1 << a
+    for b in reversed(range(len(kernels))):
+        for a in sources[b]:
+            behind[a] |= behind[b] | 1 << b
+    return before, behind
 
 
 def _reason(

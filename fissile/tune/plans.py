@@ -163,26 +163,31 @@ def as_before(untuned: Work, installed: Path | None) -> Chosen:
 
 
 def is_same(path: Path, work: Work) -> bool:
-    """Whether an artifact is of this model, for these shapes, threads and targets: then it may be better."""
+    """Whether an artifact may be better: of this model, these shapes, threads, targets and options, and no package
+    runs any of it but those that are allowed now.
+    """
     try:
         found, mine = read_artifact(path).manifest, read_artifact(work.artifact).manifest
     except FissileError:
         return False
-    asked = ("shapes", "threads")
+    if not {*found.get("providers", ())} <= {*work.options.providers}:
+        return False
+    asked = ("shapes", "threads", "options")
     targets = [[row["name"] for row in m["targets"]] for m in (found, mine)]
     same = all(found.get(part) == mine[part] for part in asked)
     return same and found["model"]["sha256"] == mine["model"]["sha256"] and targets[0] == targets[1]
 
 
-def proof(state: Profiling, made: Made | None, times: Mapping[str, Whole]) -> dict[str, Any]:
+def proof(state: Profiling, chosen: Chosen) -> dict[str, Any]:
     """The certificate: of the cheapest plan, with the predicted and measured seconds of the one that is kept."""
+    made, times = chosen.made, chosen.times
     more: dict[str, Any] = {"complete": state.is_complete, "distinct": distinct(state)}
     found = {**asdict(certificate(state)), "admissible_gap": admissible_gap(state), **more}
     if made is not None and made.predicted is not None:
         found["predicted_seconds"] = made.predicted
-    if made is not None and made.name in times:
-        found["measured_seconds"] = times[made.name].seconds
-        launches = [float(np.percentile(row, 10)) for row in times[made.name].launches]
+    if chosen.kept in times:
+        found["measured_seconds"] = times[chosen.kept].seconds
+        launches = [float(np.percentile(row, 10)) for row in times[chosen.kept].launches]
         found |= {"launches_seconds": sum(launches)} if launches else {}
         found["untuned_seconds"] = times[UNTUNED].seconds
     return found

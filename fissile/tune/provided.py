@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from fissile.ir.graph import Node
+from fissile.options import Event
 from fissile.orchestrate.plan import Kernel, Plan
 from fissile.pipeline import Progress, Work, run
 from fissile.provider import Offer, accept, called, offers
@@ -63,11 +64,12 @@ def provided_plans(
     untuned: Work,
     numbers: Mapping[str, int],
     deadline: float,
-    silent: Progress,
+    progress: Progress,
 ) -> list[Made]:
-    """What kept or, where nothing made did, runs best, with the offers of each provider; compiled.
+    """The plan that runs best, with the offers of each provider; compiled.
 
-    None for a plan that already calls Python, whose kernels have no stamps. deadline: of `time.monotonic()`.
+    Nothing (and that is said) for a plan that calls Python, whose kernels have no time stamps. deadline: of
+    `time.monotonic()`.
     """
     rows = [Made(UNTUNED, untuned, None, None), *made]
     rows = [row for row in rows if row.name in chosen.times]
@@ -77,12 +79,15 @@ def provided_plans(
     plan: Plan = base.work.known("plan")
     native = native_seconds(plan, chosen.times[base.name].launches)
     timed = timer(numbers, untuned.threads, max(deadline, time.monotonic() + LEAST_SECONDS))
+    if not native:
+        progress(Event("whole", "providers not tried: an operator runs in Python, so kernels have no times"))
+        return []
     found = []
-    for provider in untuned.options.providers if native else ():
+    for provider in untuned.options.providers:
         other = with_offers(plan, provider, native, timed)
         if other is not None:
             work = replace(base.work, plan_given=other, certificate={})
-            found.append(Made(f"with {provider}", run(work, silent, first="plan"), None, None))
+            found.append(Made(f"with {provider}", run(work, lambda event: None, first="plan"), None, None))
     return found
 
 

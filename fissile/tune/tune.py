@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from fissile.errors import FissileError
 from fissile.ir.graph import Graph
 from fissile.options import Event, environment
 from fissile.orchestrate.nominal import representative
@@ -164,31 +165,35 @@ def _measure(
 def _settled(
     this: _Run, state: Profiling, setting: Setting, store: Store, there: Path | None, timed: TimeWhole
 ) -> Tuned:
-    """The best plans made and run, and the best of all kept."""
+    """The best plans made and run, and the best of all kept; what has been chosen by then, whatever goes wrong."""
     made: list[Made] = []
+    chosen: Chosen | None = None
     try:
         settle(state)
         deadline = this.began + this.budget.seconds
         rivals = [this.untuned, *([] if this.other is None else [this.other])]
         made = compiled_plans(this.work, state, rivals, deadline, this.each, _silent)
         chosen = choose(made, this.untuned, there, setting.numbers, timed, this.progress)
-        if this.work.options.providers:
-            facts = this.untuned, setting.numbers, deadline, _silent
-            more = provided_plans(chosen, made, *facts)
-            made = [*[row for row in made if row is chosen.made], *more]
-            if more:
-                chosen = choose(made, this.untuned, there, setting.numbers, timed, this.progress)
+        facts = this.untuned, setting.numbers, deadline, this.progress
+        more = provided_plans(chosen, made, *facts) if this.work.options.providers else []
+        if more:
+            rows = [*[row for row in made if row is chosen.made], *more]
+            chosen = choose(rows, this.untuned, there, setting.numbers, timed, this.progress)
+            made = rows
     except KeyboardInterrupt:
         this.interrupted()
-        chosen = as_before(this.untuned, there)
-    proved = proof(state, chosen.made or next(iter(made), None), chosen.times)
+    except FissileError as error:
+        this.progress(Event("whole", f"not all could be run whole: {error.message} ({error.reason})"))
+    chosen = chosen or as_before(this.untuned, there)
+    proved = proof(state, chosen)
     artifact = chosen.artifact
-    if chosen.made is not None and chosen.made.name != UNTUNED:
-        record = tuning_of(
-            state, this.rounds, chosen, made, setting, store, this.tally, str(this.budget), this.now()
-        )
-        artifact = _with(chosen, proved, document(record))
-    this.progress(Event("proved", told.proved_text(state)))
+    try:
+        this.progress(Event("proved", told.proved_text(state)))
+        if chosen.made is not None and chosen.made.name != UNTUNED:
+            facts_of = this.rounds, chosen, made, setting, store, this.tally, str(this.budget)
+            artifact = _with(chosen, proved, document(tuning_of(state, *facts_of, this.now())))
+    except KeyboardInterrupt:
+        this.interrupted()  # the artifact is whole but for what a report would show of tuning
     kept = chosen.kept if chosen.kept in (UNTUNED, INSTALLED) else TUNED
     made_plan = None if chosen.made is None else chosen.made.work.known("plan")
     plan = plan_text(made_plan) if made_plan is not None and is_own(made_plan) else ""

@@ -10,13 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from fissile.runtime.measure import Request, Stamped, measure_whole
 from fissile.runtime.statistic import Ratio, Samples, compare, summarize
 
 FEWEST, MOST = 20, 200  # runs of each
 SECONDS = 1.5  # that each runs at least, unless it has had the most runs
+LONG_SECONDS = 120.0  # that all together run: of slow models there are fewer runs, SLOWEST of each
+SLOWEST = 5
 TRIED = 3  # runs after which it is known how many there should be
-LIMIT_SECONDS = 300.0
+LIMIT_SECONDS = 300.0  # for one artifact, before it is known how long a run takes
+LATE = 4.0  # how many times longer than expected all may take
 
 
 @dataclass(frozen=True)
@@ -37,12 +42,19 @@ def time_whole(
 ) -> list[Whole]:
     """Every artifact `rounds` times, interleaved (None: short ones more often). CompileError F411 when one dies."""
     request = Request(tuple(map(str, paths)), threads, dict(numbers), samples=rounds or TRIED)
-    found = measure_whole(request, LIMIT_SECONDS)
+    found = measure_whole(request, LIMIT_SECONDS * len(paths))
     if rounds is None:
-        least = min(float(row.samples.seconds.min()) for row in found)
-        wanted = min(MOST, max(FEWEST, round(SECONDS / max(least, 1e-6))))
-        found = measure_whole(replace(request, samples=wanted), LIMIT_SECONDS)
+        seconds = [max(float(np.median(row.samples.seconds)), 1e-6) for row in found]
+        wanted = runs_of(seconds)
+        limit = LIMIT_SECONDS + LATE * wanted * sum(seconds)
+        found = measure_whole(replace(request, samples=wanted), limit)
     return [_whole(row, found[0].samples) for row in found]
+
+
+def runs_of(seconds: Sequence[float]) -> int:
+    """How often artifacts run whose single runs take so long."""
+    wanted = min(MOST, max(FEWEST, round(SECONDS / min(seconds))))
+    return min(wanted, max(SLOWEST, round(LONG_SECONDS / sum(seconds))))
 
 
 def keep(found: Sequence[Whole]) -> int:

@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from fissile.commands.optimize import optimize_command
 from fissile.compare.split import write_model
-from fissile.errors import OptionError
+from fissile.errors import FileAccess, OptionError
 from fissile.frontend import read_model
 from fissile.ir.graph import Graph
 from fissile.optimizer import model as model_room
@@ -311,3 +312,12 @@ def test_softmax_and_normalization_are_recognised(opset: int, rows: int | str) -
     assert kinds["LayerNormalization"] == (opset >= 17)
     for n in (1, 4):
         agree(before, after, feeds_for(before, n))
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model.fsl", "."])
+def test_what_must_not_be_overwritten_is_refused_before_the_work(name: str, tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    model.write_bytes(b"untouched")
+    with pytest.raises(FileAccess, match="F5"):
+        optimize_command.main([str(model), "-o", str(tmp_path / name)], standalone_mode=False)
+    assert model.read_bytes() == b"untouched"

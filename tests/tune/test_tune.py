@@ -18,7 +18,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import fissile
-from fissile.errors import OptionError
+from fissile import compiler
+from fissile.errors import CompileError, OptionError
 from fissile.options import Event, Options, resolve_target
 from fissile.orchestrate.bound import bound
 from fissile.orchestrate.nominal import representative
@@ -31,7 +32,7 @@ from fissile.tune.budget import Budget, parse_budget
 from fissile.tune.measure import OutOfTime
 from fissile.tune.start import faster, machine_of
 from fissile.tune.tune import Tuned, tune
-from fissile.tune.whole import Whole, keep
+from fissile.tune.whole import Whole, keep, runs_of
 
 ROOT = Path(__file__).parents[2]
 TARGET = resolve_target()
@@ -159,6 +160,64 @@ def test_a_second_interruption_keeps_what_was_there(tmp_path: Path) -> None:
     found = tuned(timed)
     assert (found.kept, found.is_interrupted) == ("untuned", True)
     assert outputs(found.artifact)
+
+
+def test_a_failure_of_whole_runs_keeps_what_was_there_and_says_so() -> None:
+    def timed(*_: object) -> list[Whole]:
+        raise CompileError("F411", "a measurement failed", reason="no answer within 0 s")
+
+    events: list[Event] = []
+    found = tuned(timed, events=events)
+    assert (found.kept, found.is_interrupted) == ("untuned", False)
+    assert any(e.stage == "whole" and "no answer" in e.text for e in events)
+    assert outputs(found.artifact)
+
+
+@pytest.mark.parametrize("stage", ["whole", "proved"])
+def test_a_late_interruption_loses_no_choice(stage: str) -> None:
+    work = Work(network(), None, (TARGET,), 1, Options())
+
+    def progress(event: Event) -> None:
+        if event.stage == stage and event.text:
+            raise KeyboardInterrupt
+
+    found = tune(
+        work, Budget(60.0), progress, timed=times(2.0, 1.0), measured=by_size, peaks=lambda: PEAKS
+    )
+    assert found.is_interrupted
+    assert found.kept == ("tuned" if stage == "proved" else "untuned")
+    assert outputs(found.artifact)
+
+
+def test_an_artifact_of_other_options_is_no_rival(tmp_path: Path) -> None:
+    there = tmp_path / "there.fsl"
+    plain = Work(network(), None, (TARGET,), 1, Options(substitute=False))
+    there.write_bytes(run(plain, lambda event: None).artifact)
+    assert tuned(times(1.0, 2.0), installed=there).kept == "untuned"
+
+
+def test_what_stays_is_what_the_certificate_measured(tmp_path: Path) -> None:
+    there = tmp_path / "there.fsl"
+    there.write_bytes(tuned(times(1.0, 2.0)).artifact)
+    found = tuned(times(1.0, 1.5, 2.0), installed=there)
+    assert (found.kept, found.certificate["measured_seconds"]) == ("installed", 1.0)
+
+
+def test_slow_models_run_less_often() -> None:
+    assert runs_of([1e-4, 2e-4]) == 200
+    assert runs_of([0.1] * 4) == 20
+    assert runs_of([2.0] * 7) == 9
+    assert runs_of([30.0] * 7) == 5
+
+
+def test_a_package_that_is_not_installed_is_missed_before_the_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compiler, "find_spec", lambda name: None)
+    with pytest.raises(OptionError, match="F617"):
+        compiler.tune(
+            network().SerializeToString(), budget="1h", options=Options(providers=("openblas",))
+        )
 
 
 def test_a_choice_among_whole_models() -> None:
