@@ -2,6 +2,7 @@
 
 from fissile.rewrite import (
     affine,
+    branch,
     distribute,
     merge,
     moment,
@@ -21,7 +22,7 @@ from fissile.rewrite.substitute import Budget, Substituted, firings, substitute
 SUBSTITUTIONS = tuple(
     module.__name__
     for module in (
-        merge, places, product, phase, winograd, affine, distribute, moment, move
+        merge, branch, places, product, phase, winograd, affine, distribute, moment, move
     )
 )  # fmt: skip
 

@@ -53,7 +53,8 @@ def merge_products(nodes: tuple[Node, ...]) -> tuple[Node, ...] | Refused:
     return cut(make(MATMUL, nodes[0].inputs[0], weights), axis, nodes)
 
 
-def _row_operand(node: Node) -> Hashable | Refused:
+def row_operand(node: Node) -> Hashable | Refused:
+    """The left operand of a product, or what a sum over the last axis sums."""
     if node.name == "matmul":
         return node.inputs[0]
     x = node.inputs[0]
@@ -64,7 +65,7 @@ def _row_operand(node: Node) -> Hashable | Refused:
     return x
 
 
-@joining("a b, sum of a -> slices of a [b 1]", "matmul", "reduce_sum", key=_row_operand)
+@joining("a b, sum of a -> slices of a [b 1]", "matmul", "reduce_sum", key=row_operand)
 def sum_beside_product(nodes: tuple[Node, ...]) -> tuple[Node, ...] | Refused:
     """A sum is a product with ones, and shares the pass over the operand (Korch section 6: linear attention)."""
     products = [n for n in nodes if n.name == "matmul"]

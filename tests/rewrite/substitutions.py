@@ -190,6 +190,13 @@ def sum_beside_product(draw: Draw) -> tuple[Node, ...]:
 
 
 @instance
+def sum_beside_padded(draw: Draw) -> tuple[Node, ...]:
+    x = source([2, draw(st.sampled_from((5, 1, symbol("d5", 1)))), draw(st.sampled_from((3, 1)))])
+    product = P("matmul", x, source([2, *x.shape[2:], draw(st.sampled_from((4, 1)))], "b"))
+    return tuple(draw(st.permutations([product, P("reduce_sum", x, axes=(2,))])))
+
+
+@instance
 def merge_rows(draw: Draw) -> tuple[Node, ...]:
     w = source([3, 4], "w")
     rows = draw(st.sampled_from((5, symbol("d5", 1))))
@@ -202,6 +209,23 @@ def merge_convolutions(draw: Draw) -> tuple[Node, ...]:
     strides = draw(st.sampled_from(((1, 1), (2, 1))))
     attrs = {"strides": strides, "dilations": (1, 1), "groups": 1}
     return tuple(P("conv", x, weights(2, 2, 3, n, seed=n), **attrs) for n in (4, 1, 5))
+
+
+@instance
+def merge_windows(draw: Draw) -> tuple[Node, ...]:
+    x = source([2, draw(st.sampled_from((5, 1, symbol("d5", 1)))), 7, 3])
+    stride = draw(st.sampled_from((1, 2)))
+    attrs = {"strides": (1, stride), "dilations": (1, 1), "groups": 1}
+    found = []
+    for k, taps in enumerate(((3, 5), (1, 3), (1, 1))[: draw(st.integers(2, 3))]):
+        low, high = (0, *(n // 2 for n in taps), 0), (0, *(n // 2 for n in taps), 0)
+        bordered = zero_border(x, low, high) if any(low) else x
+        found.append(P("conv", bordered, weights(*taps, 3, k + 1, seed=k), **attrs))
+    if draw(st.booleans()):
+        shape = (*x.shape[:-2], -(-7 // stride), 3)
+        few = P("slice", x, starts=(0,) * 4, steps=(1, 1, stride, 1), shape=shape)
+        found.append(P("matmul", flat(x if stride == 1 else few), weights(3, 2, seed=9)))
+    return tuple(draw(st.permutations(found)))
 
 
 @instance

@@ -24,7 +24,7 @@ from tests.rewrite.corpus import graph_of, number, values_of
 EXTREME = (0.0, -0.0, 1.0, np.inf, -np.inf, np.nan, 0.5)
 EXTENTS = (0, 1, 3, 6)
 # What is not finite reaches all of a tile, or what has a weight of 0 for it.
-SPREADING = ("winograd_2", "winograd_4", "convolve_phases")
+SPREADING = ("winograd_2", "winograd_4", "convolve_phases", "merge_windows")
 EDGES = settings(
     max_examples=10, deadline=None, suppress_health_check=[HealthCheck.filter_too_much]
 )

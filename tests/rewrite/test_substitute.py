@@ -231,6 +231,15 @@ REFUSALS: list[tuple[str, str, Callable[[], tuple[Node, ...]]]] = [
     ("merge_products", "not constant", lambda: (WIDE,)),
     ("merge_products", "no other node", lambda: (P("matmul", X, weights(5, 2)),)),
     ("sum_beside_product", "last axis alone", lambda: (_summed(X, (0,)), WIDE)),
+    ("sum_beside_padded", "last axis alone", lambda: (_summed(X, (0,)), WIDE)),
+    (
+        "merge_windows",
+        "dilations",
+        lambda: (P("conv", IMAGE, weights(2, 2, 5, 3), strides=(1, 1), dilations=(2, 1), groups=1),),
+    ),
+    ("merge_windows", "channels of an image", lambda: (P("matmul", X, weights(5, 2)),)),
+    ("merge_windows", "not constant", lambda: (WIDE,)),
+    ("merge_windows", "groups", lambda: (P("conv", IMAGE, weights(2, 2, 1, 5), groups=5, **CONV),)),
     ("merge_rows", "batch", lambda: (P("matmul", source([2, 3, 4]), source([2, 4, 3], "b")),)),
     (
         "merge_convolutions",
