@@ -37,6 +37,7 @@ _PICK = (
     60.0  # operations in whose time one element is read that does not lie beside the one before it
 )
 _COPY = 15.0  # and in which one is copied through layouts into the rows of a product
+CALL = 2e-5  # seconds that a segment more costs, beside what another package takes for itself
 _NARROW = 1.7  # time of a product of few columns, summed lane by lane, beside that of a wide one
 
 
@@ -69,7 +70,8 @@ def bound(kernel: Kernel, machine: Machine, numbers: Numbers | None = None) -> f
         return machine.dispatch
     load = _least(kernel, numbers or {})
     moving = load.bytes / _speed(machine, load.footprint)
-    return machine.dispatch + max(load.operations / machine.flops, moving)
+    called = CALL if kernel.anchor is Anchor.PACKAGE else 0.0
+    return machine.dispatch + called + max(load.operations / machine.flops, moving)
 
 
 def estimate(kernel: Kernel, machine: Machine, numbers: Numbers | None = None) -> float:

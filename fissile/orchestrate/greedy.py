@@ -232,7 +232,7 @@ class _RowGrowth:
 def steps_of(kernels: list[Kernel], givers: Callable[[Kernel], set[Node]]) -> tuple[Step, ...]:
     """Kernels in dependence order; a kernel joins the step before it when it reads nothing that step writes.
 
-    A foreign kernel is a step of its own and comes when nothing native is left to do without it.
+    A call is a step of its own and comes when nothing native is left to do without it.
     """
     writer_left = {out: 0 for kernel in kernels for out in kernel.outputs}
     for kernel in kernels:
@@ -247,7 +247,7 @@ def steps_of(kernels: list[Kernel], givers: Callable[[Kernel], set[Node]]) -> tu
         foreign: list[Kernel] = []
         native: Kernel | None = None
         for kernel in ready:
-            if kernel.anchor is not Anchor.FOREIGN:
+            if not kernel.is_call:
                 native = kernel
                 break
             foreign.append(kernel)

@@ -31,13 +31,15 @@ class Anchor(enum.Enum):
     # product with that: what lies between is kept near.
     CHAIN = "chain"
     FOREIGN = "foreign"  # an operator that runs in Python, alone in its step
+    PACKAGE = "package"  # what another package may run as a whole, alone in its step
 
 
 @dataclass(frozen=True)
 class Kernel:
     """`nodes` are computed here, producers first; `inputs` are read from memory, `outputs` written to it.
 
-    `piece` is the position of the input a PIECE kernel copies, else 0.
+    `piece` is the position of the input a PIECE kernel copies, else 0. `provider` names the package that runs it, if
+    it is none of ours.
     """
 
     anchor: Anchor
@@ -45,6 +47,12 @@ class Kernel:
     inputs: tuple[Node, ...]
     outputs: tuple[Node, ...]
     piece: int = 0
+    provider: str = ""
+
+    @property
+    def is_call(self) -> bool:
+        """Whether it is called from between native segments."""
+        return self.anchor in (Anchor.FOREIGN, Anchor.PACKAGE)
 
 
 @dataclass(frozen=True)
@@ -102,7 +110,7 @@ def verify(plan: Plan) -> None:
     written: set[Node] = set()
     for step in plan.steps:
         for kernel in step.kernels:
-            if kernel.anchor is Anchor.FOREIGN and len(step.kernels) > 1:
+            if kernel.is_call and len(step.kernels) > 1:
                 raise AssertionError(f"{kernel.nodes[-1]} shares its step")
             missing = [n for n in kernel.inputs if not is_stored_leaf(n) and n not in written]
             if missing:
@@ -180,5 +188,6 @@ def show(plan: Plan) -> str:
             names = " ".join(n.name for n in kernel.nodes)
             reads = ", ".join(f"%{numbers[n]}: {n.type}" for n in kernel.inputs)
             writes = ", ".join(f"%{numbers[n]}: {n.type}" for n in kernel.outputs)
-            lines.append(f"  {kernel.anchor.value}: {writes} = [{names}]({reads})")
+            built = kernel.provider or kernel.anchor.value
+            lines.append(f"  {built}: {writes} = [{names}]({reads})")
     return "\n".join(lines)
