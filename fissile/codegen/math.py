@@ -2,7 +2,8 @@
 
 In: an operator's name and float32 or float64 arguments. Out: an expression of add, mul, fma, div,
 sqrt, comparisons, selects and bit operations, so one definition serves every number of lanes.
-Invariant: at most 4 ulp; right at zeros, infinities, NaN and denormals; integer powers exact.
+Invariant: at most 4 ulp; right at zeros, infinities, NaN and denormals, but that sigmoid is 0 instead of nearly all
+denormals; integer powers exact.
 Polynomials interpolate at Chebyshev nodes in 50 digits; that of log(erfc) is a least-squares fit.
 """
 
@@ -251,10 +252,13 @@ def _expm1(x: Expr) -> Expr:
 
 
 def _sigmoid(x: Expr) -> Expr:
-    """2^-64 / (2^-64 + exp(-x) 2^-64): neither side overflows, and beyond x = 40 the sum is 2^-64."""
-    y = _clamp(op("neg", x), -40.0, -_LEAST_EXPONENT[x.dtype])
-    scale = _like(x, 2.0**-64)
-    return _div(scale, _add(_exp_scaled(y, -64.0), scale))
+    """1 / (1 + exp(-x)); where exp(-x) rounds to a power that is not finite, 0 and no denormal.
+
+    So it is with the same formula in numpy. Denormals would slow down every kernel that reads them.
+    """
+    most = (_BITS[x.dtype][2] + 1) * math.log(2)  # exp of it is 2^(bias + 1): infinity
+    e = _exp_scaled(_clamp(op("neg", x), -40.0, most), 0.0)
+    return _div(_like(x, 1.0), _add(e, 1.0))
 
 
 def _tanh(x: Expr) -> Expr:

@@ -89,10 +89,10 @@ class Space:
         low: DimLike | None = a.constant
         high: DimLike | None = a.constant
         for atom, coefficient in a.terms:
-            extent = self.ranges.get(atom) if isinstance(atom, L.Var) else None
-            if extent is None:
+            greatest = self._greatest(atom)
+            if greatest is None:
                 return None, None
-            reach = coefficient * (extent - 1)
+            reach = coefficient * greatest
             if (lower_bound(coefficient) or 0) >= 0 and lower_bound(coefficient) is not None:
                 high = None if high is None else high + reach
             elif lower_bound(-coefficient) is not None and (lower_bound(-coefficient) or 0) >= 0:
@@ -100,6 +100,20 @@ class Space:
             else:
                 return None, None
         return low, high
+
+    def _greatest(self, atom: L.Expr) -> DimLike | None:
+        """The greatest value of an atom whose least is known to be 0, else None."""
+        if isinstance(atom, L.Var):
+            extent = self.ranges.get(atom)
+            return None if extent is None else extent - 1
+        if not (isinstance(atom, L.Op) and atom.op == "floordiv"):
+            return None
+        x, by = (self.affine(e) for e in atom.args)
+        low, high = self.bounds(x)
+        is_counting = not by.terms and less_equal(1, by.constant) is True
+        if low is None or high is None or not is_counting or less_equal(0, low) is not True:
+            return None
+        return high // by.constant
 
     def proves_in(self, a: Affine, low: DimLike, end: DimLike) -> bool:
         """Whether low <= a < end for every value of the loop variables (of loops that run at all)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fissile.ir.affine import Space
 from fissile.ir.dtype import FLOAT32, INT64
-from fissile.ir.loop import Expr, op, plus, times, var
+from fissile.ir.loop import Expr, const, op, plus, times, var
 
 
 def test_shared_parts_are_visited_once() -> None:
@@ -26,3 +26,13 @@ def test_what_a_new_loop_proves_is_seen() -> None:
     assert space.canonical(divided) is not i
     space.loop("j", 3)
     assert space.canonical(divided) is i
+
+
+def test_a_quotient_is_below_the_quotient_of_its_bound() -> None:
+    space = Space()
+    m = space.loop("m", 6 * 13)
+    row = op("floordiv", m, const(13))
+    assert space.canonical(op("mod", row, const(6))) is row
+    assert space.canonical(op("mod", row, const(5))) is not row
+    place = plus(times(op("mod", row, const(6)), 13), op("mod", m, const(13)))
+    assert space.canonical(place) is m
