@@ -118,15 +118,16 @@ def _document(found: "Tuned") -> dict[str, Any]:
         "name": found.name,
         "interrupted": found.is_interrupted,
         "certificate": dict(found.certificate),
-        "times": {name: _times(whole) for name, whole in found.times.items()},
+        "times": {name: _times(whole, found.predicted.get(name)) for name, whole in found.times.items()},
         "rejected": dict(found.rejected),
         "rounds": [asdict(row) | {"gap": row.gap} for row in found.rounds],
     }
 
 
-def _times(whole: "Whole") -> dict[str, Any]:
-    ratio = asdict(whole.ratio)
-    return {"seconds": whole.seconds, "median": whole.median, "ratio": ratio}
+def _times(whole: "Whole", predicted: float | None) -> dict[str, Any]:
+    """Seconds of a whole model: of runs, of its launches by their time stamps, and predicted."""
+    facts = {"seconds": whole.seconds, "median": whole.median, "ratio": asdict(whole.ratio)}
+    return facts | {"predicted": predicted, "launches_seconds": whole.launches_seconds}
 
 
 def bar(share: float, width: int = BAR_WIDTH) -> str:

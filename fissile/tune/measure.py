@@ -182,7 +182,7 @@ def _lowered(
     tally: Tally,
 ) -> Iterator[tuple[Kernel, Trial | None]]:
     """Kernels as trials; None for one that the compiler cannot lower, which is rejected."""
-    native = [k for k in kernels if k.anchor is not Anchor.FOREIGN]
+    native = [k for k in kernels if not k.is_call]
     guesses = [setting.estimate(k) for k in native]
 
     def lowered(some: Sequence[Kernel], guesses: Sequence[float]) -> list[Trial]:

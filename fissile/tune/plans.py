@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from fissile.errors import FissileError
 from fissile.options import Event
 from fissile.orchestrate.greedy import greedy_plan
 from fissile.orchestrate.orchestrate import plan_of
-from fissile.orchestrate.plan import Plan
+from fissile.orchestrate.plan import Kernel, Plan
 from fissile.pipeline import Progress, Work, run
 from fissile.runtime.artifact import read_artifact
 from fissile.tune.rounds import Profiling, admissible_gap, best_of, certificate, distinct
@@ -30,6 +30,7 @@ from fissile.tune.whole import Whole, keep
 
 UNTUNED, INSTALLED, GREEDY = "untuned", "installed", "greedy"
 WITH, WITHOUT = "with substitutions", "without substitutions"
+OWN = "no packages"
 MOST_PLANS = 3
 DRAWS = 8
 LEAST_NOISE, MOST_NOISE = 0.02, 0.05  # relative, of the measurements of kernels
@@ -52,6 +53,12 @@ class Made:
     def is_plan(self) -> bool:
         """Whether measurements chose it."""
         return self.selected is not None
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        """The kernels as they were chosen, where calls of packages are still what they compute."""
+        plan: Plan = self.work.plan_given or self.work.known("plan")
+        return plan.kernels()
 
 
 @dataclass(frozen=True)
@@ -101,10 +108,12 @@ def compiled_plans(
     count = max(1, min(MOST_PLANS, int(left) if math.isfinite(left) else MOST_PLANS))
     costs = state.costs()
     made = []
-    for number, selected in enumerate(best_plans(state, count), 1):
+    chosen = {f"plan {n}": selected for n, selected in enumerate(best_plans(state, count), 1)}
+    if any(state.found.all[k].kernel.provider for selected in chosen.values() for k in selected):
+        chosen[OWN] = _own_plan(state)
+    for name, selected in chosen.items():
         done = _compiled(work, plan_of(state.found, selected), silent)
-        predicted = float(costs[selected].sum())
-        made.append(Made(f"plan {number}", done, tuple(selected), predicted))
+        made.append(Made(name, done, tuple(selected), float(costs[selected].sum())))
     for other in rivals[1:]:
         if left > len(made) + 1:
             name = WITH if other.log else WITHOUT
@@ -113,6 +122,13 @@ def compiled_plans(
     if greedy is not None:
         made.append(Made(GREEDY, _compiled(work, greedy, silent), None, None))
     return made
+
+
+def _own_plan(state: Profiling) -> list[int]:
+    """The best selection without packages."""
+    costs = state.costs()
+    packages = np.array([bool(c.kernel.provider) for c in state.found.all])
+    return best_of(state, np.where(packages, costs + costs.sum(), costs))
 
 
 def _compiled(work: Work, plan: Plan, silent: Progress) -> Work:
@@ -155,6 +171,50 @@ def choose(
     return Chosen(kept, artifacts[kept], best, times)
 
 
+def choose_again(
+    made: Sequence[Made],
+    untuned: Work,
+    installed: Path | None,
+    numbers: Mapping[str, int],
+    timed: TimeWhole,
+    progress: Progress,
+) -> Chosen:
+    """`choose`, and where that fails with plans that call packages, among the others."""
+    rest = untuned, installed, numbers, timed, progress
+    try:
+        return choose(made, *rest)
+    except FissileError as error:
+        own = [row for row in made if not any(k.provider for k in row.kernels)]
+        if len(own) == len(made):
+            raise
+        text = f"plans with packages could not be run whole: {error.message} ({error.reason})"
+        progress(Event("whole", text))
+        return choose(own, *rest)
+
+
+def same(kernel: Kernel) -> Hashable:
+    """Equal for a kernel of a plan and the candidate it was chosen as."""
+    sets = kernel.nodes, kernel.inputs, kernel.outputs[-1:]
+    return kernel.anchor, kernel.provider, *sets, kernel.piece
+
+
+def predictions(state: Profiling, rows: Sequence[Made]) -> dict[str, float]:
+    """What measured kernels make of every compiled plan, by name; none where one of its kernels was not."""
+    measured = state.measured()
+    known = {
+        same(c.kernel): float(s)
+        for c, s in zip(state.found.all, measured, strict=True)
+        if math.isfinite(s)
+    }
+    found = {}
+    for row in rows:
+        costs = [known.get(same(kernel)) for kernel in row.kernels]
+        sure = [c for c in costs if c is not None]
+        if len(sure) == len(costs):
+            found[row.name] = sum(sure)
+    return found
+
+
 def as_before(untuned: Work, installed: Path | None) -> Chosen:
     """What was there before, nothing having been run."""
     if installed is not None:
@@ -178,16 +238,30 @@ def is_same(path: Path, work: Work) -> bool:
     return same and found["model"]["sha256"] == mine["model"]["sha256"] and targets[0] == targets[1]
 
 
+def _offers(state: Profiling) -> dict[str, Any]:
+    """By package, how many of the candidates are its, and how many distinct ones were measured."""
+    names = [c.kernel.provider for c in state.found.all]
+    counts = {
+        name: {
+            "candidates": names.count(name),
+            "measured": len({k for k, n in zip(state.keys.tolist(), names) if n == name} & {*state.known}),
+        }
+        for name in dict.fromkeys(filter(None, names))
+    }
+    return {"offers": counts} if counts else {}
+
+
 def proof(state: Profiling, chosen: Chosen) -> dict[str, Any]:
     """The certificate: of the cheapest plan, with the predicted and measured seconds of the one that is kept."""
     made, times = chosen.made, chosen.times
     more: dict[str, Any] = {"complete": state.is_complete, "distinct": distinct(state)}
+    more |= _offers(state)
     found = {**asdict(certificate(state)), "admissible_gap": admissible_gap(state), **more}
     if made is not None and made.predicted is not None:
         found["predicted_seconds"] = made.predicted
     if chosen.kept in times:
         found["measured_seconds"] = times[chosen.kept].seconds
-        launches = [float(np.percentile(row, 10)) for row in times[chosen.kept].launches]
-        found |= {"launches_seconds": sum(launches)} if launches else {}
+        launches = times[chosen.kept].launches_seconds
+        found |= {} if launches is None else {"launches_seconds": launches}
         found["untuned_seconds"] = times[UNTUNED].seconds
     return found

@@ -5,19 +5,18 @@ In: where lazy profiling ended, what was kept, the store. Out: a `Tuning`. Invar
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from fissile.orchestrate.candidates import Candidate
-from fissile.orchestrate.plan import Anchor, Kernel
 from fissile.orchestrate.program import relax
 from fissile.runtime.machine import identity
 from fissile.runtime.report import Alternative, KernelRow, Standing, Tuning, WholeRow
 from fissile.runtime.store import Store
 from fissile.tune.measure import Setting, Tally, samples_of
-from fissile.tune.plans import Chosen, Made
+from fissile.tune.plans import Chosen, Made, same
 from fissile.tune.rounds import Profiling, Round
 
 ALTERNATIVES = 2
@@ -71,22 +70,22 @@ def _kernels(
     """A row per kernel of the plan that is kept, in the order in which they run."""
     if chosen.made is None:
         return ()
-    kernels = chosen.made.work.known("plan").kernels()
-    numbers = {_form(c.kernel): k for k, c in enumerate(state.found.all)}
+    kernels = chosen.made.kernels
+    numbers = {same(c.kernel): k for k, c in enumerate(state.found.all)}
     reduced = relax(state.problem(state.costs())).reduced
     measured = state.measured()
     whole = chosen.times[chosen.kept].launches if chosen.kept in chosen.times else ()
     found, launch = [], 0
     for kernel, samples in zip(kernels, samples_of(kernels, setting, store), strict=True):
-        native = kernel.anchor is not Anchor.FOREIGN
-        number = numbers.get(_form(kernel))
+        native = not kernel.is_call
+        number = numbers.get(same(kernel))
         runs = whole[launch] if native and launch < len(whole) else ()
         known = number is not None and np.isfinite(measured[number])
         found.append(
             KernelRow(
                 launch if native else None,
                 setting.label(kernel),
-                kernel.anchor.value,
+                kernel.provider or kernel.anchor.value,
                 0.0 if number is None else _short(state.bounds[number]),
                 _short(measured[number]) if known else None,
                 tuple(_short(s) for s in samples[:MOST_SAMPLES]),
@@ -96,10 +95,6 @@ def _kernels(
         )
         launch += native
     return tuple(found)
-
-
-def _form(kernel: Kernel) -> Hashable:
-    return kernel.anchor, kernel.nodes, kernel.inputs, kernel.outputs[-1:], kernel.piece
 
 
 def _short(seconds: Any) -> float:
@@ -128,7 +123,7 @@ def _alternative(
     seconds = _short(measured[number]) if np.isfinite(measured[number]) else None
     return Alternative(
         setting.label(kernel),
-        kernel.anchor.value,
+        kernel.provider or kernel.anchor.value,
         tuple(n.name for n in kernel.nodes),
         seconds,
         _short(state.bounds[number]),

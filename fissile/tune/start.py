@@ -12,12 +12,13 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 
 from fissile.ir.graph import Graph
-from fissile.orchestrate.bound import Machine, bound, estimate, family
+from fissile.orchestrate.bound import CALL, Machine, bound, estimate, family
 from fissile.orchestrate.candidates import Limits, candidates_of
 from fissile.orchestrate.greedy import greedy_plan
 from fissile.orchestrate.nominal import nominal
-from fissile.orchestrate.plan import Kernel
+from fissile.orchestrate.plan import Anchor, Kernel
 from fissile.pipeline import Work
+from fissile.provider import offered
 from fissile.runtime.roofline import LEVELS, Peaks
 from fissile.runtime.weights import view
 from fissile.schedule.lower import form
@@ -74,24 +75,37 @@ def label(kernel: Kernel, graph: Graph) -> str:
 
 def profiling_of(work: Work, setting: Setting, machine: Machine) -> Profiling:
     """The candidates, bound by the machine's peaks; nothing is measured."""
-    found = candidates_of(greedy_plan(work.known("graph")), LIMITS)
+    own = candidates_of(greedy_plan(work.known("graph")), LIMITS)
+    offers = offered(own, work.options.providers)
     peaks = [machine]
 
     def raised(kernel: Kernel, seconds: float) -> Callable[[Kernel], float]:
         peaks.append(faster(peaks[-1], kernel, seconds, setting.numbers))
         return lambda k: bound(k, peaks[-1], setting.numbers)
 
+    def guess(kernel: Kernel) -> float:
+        """Of an offer, as if the package took as long as our kernels, and the call beside."""
+        if kernel.anchor is not Anchor.PACKAGE:
+            return setting.estimate(kernel)
+        return CALL + sum(map(setting.estimate, offers.parts[kernel]))
+
     return begin(
-        found,
+        offers.candidates,
         lambda k: bound(k, machine, setting.numbers),
-        lambda k: form(k)[0],
+        lambda k: (k.provider, form(k)[0]),
         raised,
-        Prior(setting.estimate, alike, ENOUGH),
+        Prior(guess, lambda k: alike(k, len(offers.parts.get(k, ()))), ENOUGH),
     )
 
 
-def alike(kernel: Kernel) -> Hashable:
-    """Kernels that are about as far from their estimates: of one family, or else with the same layouts inside."""
+def alike(kernel: Kernel, parts: int = 0) -> Hashable:
+    """Kernels that are about as far from their estimates: of one family, or else with the same layouts inside.
+
+    parts: of an offer, how many kernels of ours it stands for.
+    """
+    if kernel.anchor is Anchor.PACKAGE:
+        root = next((n.name for n in kernel.nodes if n.primitive.reduced is not None), "")
+        return kernel.provider, root if parts == 1 else ""
     return family(kernel) or (kernel.anchor, frozenset(_moves(kernel)))
 
 

@@ -8,7 +8,7 @@ comes out that is no slower than what was there, and every finished measurement 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from fissile.errors import FissileError
 from fissile.ir.graph import Graph
 from fissile.options import Event, environment
 from fissile.orchestrate.nominal import representative
+from fissile.orchestrate.plan import Kernel
 from fissile.orchestrate.plan_file import plan_text
 from fissile.pipeline import Progress, Work, run, said
 from fissile.runtime.report import KEY, document
@@ -34,14 +35,15 @@ from fissile.tune.plans import (
     Made,
     TimeWhole,
     as_before,
-    choose,
+    choose_again,
     compiled_plans,
     is_same,
+    predictions,
     proof,
 )
-from fissile.tune.provided import is_own, provided_plans
+from fissile.tune.provided import is_own, with_packages
 from fissile.tune.record import tuning_of
-from fissile.tune.rounds import Profiling, Round, profile, settle
+from fissile.tune.rounds import Measure, Profiling, Round, profile, settle
 from fissile.tune.start import machine_of, profiling_of, setting_of
 from fissile.tune.whole import Whole, time_whole
 
@@ -53,7 +55,7 @@ class Tuned:
     """artifact: what to install; kept: whether it is the tuned, the untuned or the installed one.
 
     plan: text of its plan file ("": none). certificate: as in the manifest. times: whole models; name: which of them
-    was kept. rejected: kernels and their reasons.
+    was kept; predicted: what measured kernels make of them, where all were. rejected: kernels and their reasons.
     """
 
     artifact: bytes
@@ -62,6 +64,7 @@ class Tuned:
     plan: str
     certificate: Mapping[str, Any]
     times: Mapping[str, Whole]
+    predicted: Mapping[str, float]
     rejected: Mapping[str, str]
     is_interrupted: bool
     rounds: tuple[Round, ...]
@@ -131,7 +134,11 @@ def tune(
         state = profiling_of(untuned, setting, machine)
         progress(Event("store", told.store_text(store, setting)))
         progress(Event("start", told.start_text(state, setting)))
-        _measure(this, state, lambda ks, n: measured(ks, setting, store, this.tally, times=n))
+
+        def native(kernels: Sequence[Kernel], times: int) -> list[float]:
+            return measured(kernels, setting, store, this.tally, times=times)
+
+        _measure(this, state, with_packages(native, setting, store, this.tally))
         there = installed if installed and is_same(installed, untuned) else None
         return _settled(this, state, setting, store, there, timed)
 
@@ -145,9 +152,7 @@ def _other_graph(work: Work, taken: Graph) -> Work | None:
     return replace(work, plain=None)
 
 
-def _measure(
-    this: _Run, state: Profiling, measure: Callable[[Any, int], list[float]]
-) -> None:
+def _measure(this: _Run, state: Profiling, measure: Measure) -> None:
     """Rounds, until all is known, the budget is used up, or somebody interrupts."""
     try:
         for row in profile(state, measure):
@@ -173,18 +178,13 @@ def _settled(
         deadline = this.began + this.budget.seconds
         rivals = [this.untuned, *([] if this.other is None else [this.other])]
         made = compiled_plans(this.work, state, rivals, deadline, this.each, _silent)
-        chosen = choose(made, this.untuned, there, setting.numbers, timed, this.progress)
-        facts = this.untuned, setting.numbers, deadline, this.progress
-        more = provided_plans(chosen, made, *facts) if this.work.options.providers else []
-        if more:
-            rows = [*[row for row in made if row is chosen.made], *more]
-            chosen = choose(rows, this.untuned, there, setting.numbers, timed, this.progress)
-            made = rows
+        chosen = choose_again(made, this.untuned, there, setting.numbers, timed, this.progress)
     except KeyboardInterrupt:
         this.interrupted()
     except FissileError as error:
         this.progress(Event("whole", f"not all could be run whole: {error.message} ({error.reason})"))
     chosen = chosen or as_before(this.untuned, there)
+    predicted = predictions(state, [Made(UNTUNED, this.untuned, None, None), *made])
     proved = proof(state, chosen)
     artifact = chosen.artifact
     try:
@@ -199,8 +199,8 @@ def _settled(
     plan = plan_text(made_plan) if made_plan is not None and is_own(made_plan) else ""
     rounds = tuple(row for _, row in this.rounds)
     return Tuned(
-        artifact, kept, chosen.kept, plan, proved, chosen.times, this.tally.rejected, this.is_interrupted,
-        rounds,
+        artifact, kept, chosen.kept, plan, proved, chosen.times, predicted, this.tally.rejected,
+        this.is_interrupted, rounds,
     )  # fmt: skip
 
 

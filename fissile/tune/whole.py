@@ -36,6 +36,11 @@ class Whole:
     ratio: Ratio
     launches: tuple[tuple[float, ...], ...] = ()
 
+    @property
+    def launches_seconds(self) -> float | None:
+        """The sum over launches of their 10th percentiles; None without time stamps."""
+        return sum(float(np.percentile(row, 10)) for row in self.launches) if self.launches else None
+
 
 def time_whole(
     paths: Sequence[Path], threads: int, numbers: Mapping[str, int], rounds: int | None = None

@@ -112,6 +112,7 @@ def test_the_faster_one_is_kept_with_its_certificate() -> None:
     assert proof["measured_seconds"] == 1.0
     assert proof["lower_bound_seconds"] <= proof["predicted_seconds"] * (1 + 1e-9)
     assert proof["measured"] <= proof["candidates"]
+    assert found.predicted[found.name] == pytest.approx(proof["predicted_seconds"])
     assert {"store", "start", "round", "whole", "proved"} <= {event.stage for event in events}
     assert "2.00x" in found.summary()
 
