@@ -46,7 +46,7 @@ from fissile.orchestrate.orchestrate import orchestrate
 from fissile.orchestrate.plan import Anchor, Kernel, Plan
 from fissile.orchestrate.plan_file import read_plan
 from fissile.orchestrate.roofline import work as work_of
-from fissile.provider import called, provider_of
+from fissile.provider import accept, called, provider_of
 from fissile.report import record
 from fissile.rewrite import canonicalize, estimator, substitute
 from fissile.rewrite.engine import Firing
@@ -167,6 +167,7 @@ def plan_kernels(work: Work) -> Work:
         work, plan = _plan_of_file(work, plan_file_text(work.options.plan))
     else:
         work, plan = _orchestrated(work)
+    plan = accept(plan)
     plans.verify(plan)
     leaves = dict.fromkeys(
         n for k in plan.kernels() for n in k.inputs if plans.is_stored_leaf(n) and n.name != "input"

@@ -84,7 +84,7 @@ def prices(
 ) -> tuple[float, float]:
     """`bound` and `estimate`."""
     least = bound(kernel, machine, numbers)
-    if kernel.anchor is Anchor.FOREIGN:
+    if kernel.is_call:
         return least, least
     load = _likely(kernel, numbers or {})
     moving = load.bytes / _speed(machine, load.footprint)

@@ -1,10 +1,13 @@
-"""Kernels of a plan that another package may run: what can be offered to whom, and plans with offers accepted.
+"""Kernels that another package may run: candidates for the program, and plans in which they have become calls.
 
-In: a plan. Out: `Offer`s, and the plan in which some of them take the place of kernels. Invariant: a plan with offers
-computes what the plan without them does; only who computes it differs.
+In: the candidates of a graph; later a plan chosen among them. Out: more candidates; the plan with calls. Invariant: a
+plan with calls computes what the plan without them does; only who computes it differs.
 """
 
-from fissile.provider.offer import Offer, Refused, offers, window
+from fissile.provider.offer import Offered, Refused, arguments, graph_of, model_of, offered
 from fissile.provider.swap import PROVIDER, accept, called, provider_of
 
-__all__ = ["PROVIDER", "Offer", "Refused", "accept", "called", "offers", "provider_of", "window"]
+__all__ = [
+    "PROVIDER", "Offered", "Refused", "accept", "arguments", "called", "graph_of", "model_of",
+    "offered", "provider_of",
+]  # fmt: skip

@@ -1,197 +1,205 @@
-"""What another package may run: single kernels, and windows of steps (DESIGN 3.4; Korch section 5.2).
+"""What another package may run, as candidates of the program (DESIGN 3.4; Korch section 5.2).
 
-In: a plan. Out: `Offer`s, each the kernels it replaces with an ONNX model of equal meaning. Constants are in the model,
-but for OpenBLAS, which gets the weight beside the rows; what follows a product there stays a kernel of ours. Invariant:
-what goes in and out is stored plainly, in types that numpy has, of extents that the inputs tell.
+In: the candidates of a graph. Out: the same with more of them: for OpenBLAS products of two matrices, for the others
+the heavy kernels of the greedy plan, and windows of it up to the whole; each with the kernels of ours that it would
+replace, and on demand the graph and the ONNX model that it means. Invariant: what goes in and out is stored plainly, in
+types that numpy has; nothing is exported before somebody asks for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from fissile.fission.export import export
-from fissile.ir.graph import PLAIN, Graph, Node, make
+from fissile.ir.graph import PLAIN, Graph, Node, make, mentioned
 from fissile.ir.primitive import INPUT
 from fissile.optimizer import fits
-from fissile.orchestrate.plan import Anchor, Kernel, Plan, is_stored_leaf
+from fissile.orchestrate.candidates import Candidate, Candidates
+from fissile.orchestrate.plan import Anchor, Kernel, is_stored_leaf
 
-MOST_PRIMITIVES = 50  # of a window, as many as the windows that are solved have
+MOST_UNITS = 50  # of a window, as many primitives as the windows that are solved have
+CROSSING = 2  # tensors that a cut between windows may cross
 HEAVY = (Anchor.LINEAR, Anchor.CHAIN)  # kernels that are offered by themselves
-
-
-class Refused(ValueError):
-    """Why kernels cannot be offered."""
-
-
-@dataclass(frozen=True)
-class Offer:
-    """kernels: replaced, in plan order. model: serialized, of `reads` -> `writes`. rest: run behind it, by us.
-
-    first, last: the steps it spans.
-    """
-
-    provider: str
-    kernels: tuple[Kernel, ...]
-    model: bytes
-    reads: tuple[Node, ...]
-    writes: tuple[Node, ...]
-    first: int
-    last: int
-    rest: Kernel | None = None
-
-
-def offers(plan: Plan, provider: str) -> Iterator[Offer]:
-    """All single kernels and windows that the provider may run."""
-    for at, step in enumerate(plan.steps):
-        for kernel in step.kernels:
-            if kernel.anchor in HEAVY:
-                yield from _if_possible(plan, provider, (kernel,), at, at)
-    if provider == "openblas":
-        return
-    for first, last in _windows(plan):
-        kernels = tuple(k for step in plan.steps[first : last + 1] for k in step.kernels)
-        if len(kernels) > 1:
-            yield from _if_possible(plan, provider, kernels, first, last)
-
-
-def _if_possible(
-    plan: Plan, provider: str, kernels: tuple[Kernel, ...], first: int, last: int
-) -> Iterator[Offer]:
-    try:
-        if provider == "openblas":
-            yield _product(kernels[0], at=first)
-        else:
-            yield window(plan, provider, kernels, first, last)
-    except Refused:
-        return
-
-
-def _windows(plan: Plan) -> list[tuple[int, int]]:
-    """Steps, first and last, of the whole plan, and of pieces of it between steps that one tensor crosses."""
-    crossing = _crossing(plan)
-    found, first, size = [], 0, 0
-    cut = -1
-    for at, step in enumerate(plan.steps):
-        size += sum(len(k.nodes) for k in step.kernels)
-        if size > MOST_PRIMITIVES and cut >= first:
-            found.append((first, cut))
-            first = cut + 1
-            later = plan.steps[first : at + 1]
-            size = sum(len(k.nodes) for s in later for k in s.kernels)
-        if crossing[at] <= 1:
-            cut = at
-    if plan.steps:
-        found.append((first, len(plan.steps) - 1))
-    whole = (0, len(plan.steps) - 1)
-    return found if whole in found or not found else [*found, whole]
-
-
-def _crossing(plan: Plan) -> list[int]:
-    """For every step, how many tensors written in it or before are read behind it."""
-    written: dict[Node, int] = {}
-    last: dict[Node, int] = {}
-    for at, step in enumerate(plan.steps):
-        for kernel in step.kernels:
-            written.update(dict.fromkeys(kernel.outputs, at))
-            last.update(dict.fromkeys(kernel.inputs, at))
-    return [
-        sum(1 for n, made in written.items() if made <= at < last.get(n, -1))
-        for at in range(len(plan.steps))
-    ]
-
-
-def window(plan: Plan, provider: str, kernels: tuple[Kernel, ...], first: int, last: int) -> Offer:
-    """The kernels as one model. Refused where a kernel, a tensor or an extent cannot be said in it."""
-    inside = set(kernels)
-    made = dict.fromkeys(n for k in kernels for n in k.outputs)
-    _check_kernels(kernels)
-    wanted = {n for k in plan.kernels() if k not in inside for n in k.inputs}
-    wanted.update(n for _, n in plan.graph.outputs)
-    writes = tuple(n for n in made if n in wanted)
-    given = (n for k in kernels for n in k.inputs if n not in made)
-    reads = tuple(n for n in dict.fromkeys(given) if not is_stored_leaf(n) or n.name == "input")
-    _check_tensors((*reads, *writes))
-    return Offer(provider, kernels, _model(reads, writes), reads, writes, first, last)
-
-
-def _product(kernel: Kernel, at: int) -> Offer:
-    """The product of a kernel alone. Refused where the rows are not stored, or the weight is no plain constant."""
-    products = [n for n in kernel.nodes if n.primitive.kind == "linear"]
-    rest = tuple(n for n in kernel.nodes if n not in products)
-    if len(products) != 1 or products[0].name != "matmul" or products[0].type.rank != 2:
-        raise Refused("it is not one product of two matrices")
-    product = products[0]
-    left, right = product.inputs
-    while left.name == "reshape" and left not in kernel.inputs:
-        left = left.inputs[0]
-    weight = right.inputs[0] if right.name == "pack" else right
-    if left not in kernel.inputs or weight.name != "constant":
-        raise Refused("its operands are not as they are stored")
-    if any(n.primitive.kind != "elementwise" for n in rest):
-        raise Refused("what surrounds it is not element by element")
-    if any(n in _above(product, kernel.inputs) for n in rest):
-        raise Refused("its rows are computed in the kernel")
-    if any(n.dtype.name != "float32" for n in (left, weight, product)):
-        raise Refused("it is not in float32")
-    _check_tensors((left, product))
-    behind = None
-    if rest:
-        used = _above(rest[-1], (product, *kernel.inputs))
-        inputs = (product, *(n for n in kernel.inputs if n in used))
-        behind = Kernel(Anchor.ELEMENTWISE, rest, inputs, kernel.outputs)
-    model = _model((left, weight), (product,), {right: weight})
-    return Offer("openblas", (kernel,), model, (left, weight), (product,), at, at, behind)
-
-
-def _above(node: Node, stored: Sequence[Node]) -> set[Node]:
-    """Everything `node` is computed from, down to what is stored."""
-    found: set[Node] = set()
-    stack = [*node.inputs]
-    while stack:
-        current = stack.pop()
-        if current not in found:
-            found.add(current)
-            stack.extend(() if current in stored else current.inputs)
-    return found
-
-
-def _check_kernels(kernels: Sequence[Kernel]) -> None:
-    if any(k.anchor is Anchor.FOREIGN for k in kernels):
-        raise Refused("an operator in Python is between")
-    pieces: dict[Node, int] = {}
-    for kernel in kernels:
-        if kernel.anchor is Anchor.PIECE:
-            pieces[kernel.outputs[0]] = pieces.get(kernel.outputs[0], 0) + 1
-    if any(count < len(node.inputs) for node, count in pieces.items()):
-        raise Refused("only a piece of a tensor is written")
-
-
-def _check_tensors(nodes: Sequence[Node]) -> None:
-    for node in nodes:
-        if node.type.format != PLAIN or node.name == "pack":
-            raise Refused(f"{node} is held in panels")
-        if node.dtype.name not in _TYPES:
-            raise Refused(f"{node.dtype.name} is not a type that all packages have")
-
-
+OPENBLAS = "openblas"
 _TYPES = ("float32", "float64", "int32", "int64", "bool", "int8", "uint8")
 
 
-def _model(
-    reads: Sequence[Node], writes: Sequence[Node], instead: dict[Node, Node] | None = None
-) -> bytes:
-    """The serialized model of `reads` -> `writes`. instead: nodes that stand for others."""
+class Refused(ValueError):
+    """Why a package cannot run a kernel."""
+
+
+@dataclass(frozen=True)
+class Offered:
+    """candidates: with the offers behind the others. parts: of every offer, the kernels of ours for the same."""
+
+    candidates: Candidates
+    parts: Mapping[Kernel, tuple[Kernel, ...]]
+
+
+def offered(found: Candidates, providers: Sequence[str]) -> Offered:
+    """The candidates with all that the providers may run."""
+    search = _Offers(found)
+    more: dict[Candidate, tuple[Kernel, ...]] = {}
+    for provider in providers:
+        rows = search.products() if provider == OPENBLAS else search.windows(provider)
+        for candidate, parts in rows:
+            more.setdefault(candidate, parts)
+    by_kernel = {candidate.kernel: parts for candidate, parts in more.items()}
+    return Offered(replace(found, all=(*found.all, *more)), by_kernel)
+
+
+class _Offers:
+    """The candidates of a graph, and where its greedy plan may be cut."""
+
+    def __init__(self, found: Candidates) -> None:
+        self.found, self.units = found, found.units
+        self.position = {n: k for k, n in enumerate(self.units.graph.nodes())}
+        self.order = [found.all[k] for k in dict.fromkeys(found.greedy)]
+
+    def products(self) -> Iterator[tuple[Candidate, tuple[Kernel, ...]]]:
+        """Every product of stored rows and a constant matrix, for OpenBLAS."""
+        for number, unit in enumerate(self.units.all):
+            product = unit.value
+            operands = _operands(product, self.units.followed)
+            if operands is None or _unfit((operands[0], product), self.units.graph):
+                continue
+            kernel = Kernel(Anchor.PACKAGE, unit.nodes, operands, (product,), 0, OPENBLAS)
+            parts = next((c.kernel for c in self.order if number in c.executes), None)
+            reads = self.units.reads[number]
+            row = Candidate(kernel, reads, (number,), frozenset((number,)))
+            yield row, () if parts is None else (parts,)
+
+    def windows(self, provider: str) -> Iterator[tuple[Candidate, tuple[Kernel, ...]]]:
+        """Heavy kernels by themselves, and runs of kernels between cuts, each once."""
+        spans = [(k, k + 1) for k, c in enumerate(self.order) if c.kernel.anchor in HEAVY]
+        for first, last in dict.fromkeys((*spans, *self._spans())):
+            part = self.order[first:last]
+            candidate = self._window(provider, part)
+            if candidate is not None:
+                yield candidate, tuple(c.kernel for c in part)
+
+    def _spans(self) -> Iterator[tuple[int, int]]:
+        """Runs of kernels, first and behind the last: of 1, 2, 4... pieces between cuts, overlapping; and of all."""
+        cuts = self._cuts()
+        length = 1
+        while length < len(cuts):
+            for at in range(0, len(cuts) - length, max(1, length // 2)):
+                first, last = cuts[at], cuts[at + length]
+                size = len(frozenset[int]().union(*(c.executes for c in self.order[first:last])))
+                if last - first > 1 and size <= MOST_UNITS:
+                    yield first, last
+            length *= 2
+        if len(self.order) > 1:
+            yield 0, len(self.order)
+
+    def _cuts(self) -> list[int]:
+        """The places in the order that at most CROSSING values cross, begin and end among them."""
+        made: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for at, candidate in enumerate(self.order):
+            for unit in candidate.writes:
+                made.setdefault(unit, at)
+            last.update(dict.fromkeys(candidate.reads, at))
+        count = [0] * (len(self.order) + 1)
+        for unit, at in made.items():
+            for between in range(at + 1, last.get(unit, at) + 1):
+                count[between] += 1
+        ends = (0, len(self.order))
+        return [k for k, crossing in enumerate(count) if k in ends or crossing <= CROSSING]
+
+    def _window(self, provider: str, part: Sequence[Candidate]) -> Candidate | None:
+        """The kernels as one; None where it cannot be said as a model of plain tensors."""
+        units, graph = self.units, self.units.graph
+        inside = frozenset[int]().union(*(c.executes for c in part))
+        reads = tuple(sorted({r for u in inside for r in units.reads[u]} - inside))
+        needed = set(units.needed)
+        writes = tuple(
+            u for u in sorted(inside)
+            if u in needed or any(r not in inside for r in units.readers[u])
+        )  # fmt: skip
+        values = dict.fromkeys(units.all[u].value for u in sorted(inside))
+        if any(n.name == "foreign" or not inside.issuperset(units.of[n]) for n in values):
+            return None
+        given = dict.fromkeys(units.all[u].value for u in reads)
+        outputs = tuple(dict.fromkeys(units.all[u].value for u in writes))
+        inputs = _inputs(outputs, given)
+        if not outputs or _unfit((*(n for n in inputs if _is_argument(n)), *outputs), graph):
+            return None
+        inner = {n for u in inside for n in units.all[u].nodes}
+        nodes = tuple(sorted(inner, key=self.position.__getitem__))
+        kernel = Kernel(Anchor.PACKAGE, nodes, inputs, outputs, 0, provider)
+        return Candidate(kernel, reads, writes, inside)
+
+
+def _operands(product: Node, followed: Collection[Node]) -> tuple[Node, Node] | None:
+    """The stored rows and the weight of a product of two matrices in float32; None for anything else."""
+    if product.name != "matmul" or product.type.rank != 2:
+        return None
+    left, right = product.inputs
+    while left.name == "reshape" and left in followed:
+        left = left.inputs[0]
+    weight = right.inputs[0] if right.name == "pack" else right
+    plain = left not in followed and weight.name == "constant"
+    same = all(n.dtype.name == "float32" for n in (left, weight, product))
+    return (left, weight) if plain and same else None
+
+
+def _inputs(outputs: Sequence[Node], given: Collection[Node]) -> tuple[Node, ...]:
+    """What is in memory of all that the outputs are computed from: `given`, inputs of the graph, constants."""
+    found: dict[Node, None] = {}
+    seen: set[Node] = set()
+    stack = [*outputs]
+    while stack:
+        node = stack.pop()
+        if node in given or is_stored_leaf(node):
+            found[node] = None
+        elif node not in seen:
+            seen.add(node)
+            stack.extend(node.inputs)
+    return tuple(found)
+
+
+def _unfit(nodes: Sequence[Node], graph: Graph) -> bool:
+    """Whether one of the tensors is held in panels, of a type that not all packages have, or of late extents."""
+    return any(
+        n.type.format != PLAIN
+        or n.name == "pack"
+        or n.dtype.name not in _TYPES
+        or (graph.late and any(name in graph.late for name in mentioned(n)))
+        for n in nodes
+    )
+
+
+def _is_argument(node: Node) -> bool:
+    return not is_stored_leaf(node) or node.name == "input"
+
+
+def arguments(kernel: Kernel) -> tuple[Node, ...]:
+    """What a package is called with, in order: OpenBLAS gets the weight beside the rows, others have constants."""
+    if kernel.provider == OPENBLAS:
+        return kernel.inputs
+    return tuple(n for n in kernel.inputs if _is_argument(n))
+
+
+def graph_of(kernel: Kernel) -> Graph:
+    """What the kernel means: inputs i0, i1... in the order of its arguments -> o0, o1..."""
+    reads = arguments(kernel)
     inputs = [
         make(INPUT, name=f"i{k}", dtype=n.dtype.name, shape=n.shape) for k, n in enumerate(reads)
     ]
     made = dict(zip(reads, inputs, strict=True))
-    for node, other in (instead or {}).items():
-        made[node] = made[other]
-    outputs = tuple((f"o{k}", rebuilt(n, made)) for k, n in enumerate(writes))
-    graph = Graph(tuple(inputs), outputs)
+    if kernel.provider == OPENBLAS:
+        right = kernel.outputs[0].inputs[1]
+        made[right] = made[kernel.inputs[1]]
+    outputs = tuple((f"o{k}", rebuilt(n, made)) for k, n in enumerate(kernel.outputs))
+    return Graph(tuple(inputs), outputs)
+
+
+def model_of(kernel: Kernel) -> bytes:
+    """The serialized ONNX model of a kernel. Refused where an extent or a primitive cannot be said in one."""
     try:
-        model = export(graph)
+        model = export(graph_of(kernel))
     except KeyError as error:
         raise Refused(f"no input tells {error.args[0]}") from error
     except ValueError as error:

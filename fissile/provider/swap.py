@@ -1,13 +1,13 @@
-"""Plans in which offers take the place of kernels.
+"""Plans whose offers have become calls.
 
-In: a plan and offers that do not overlap. Out: a plan whose graph has one foreign node per output of an offer; it
-is called between native segments like any operator that runs in Python, and its model says which package runs it.
-Invariant: all other kernels stay what they were, in the same order.
+In: a plan with kernels that packages run. Out: the same plan, in whose graph a foreign node stands for every output of
+such a kernel; it is called between native segments like any operator that runs in Python, and its model says which
+package runs it. Invariant: steps and kernels keep their order, and all other kernels compute what they computed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -16,74 +16,75 @@ import onnx
 from fissile.ir.graph import Node, data, make
 from fissile.ir.primitive import FOREIGN
 from fissile.orchestrate.plan import Anchor, Kernel, Plan, Step, verify
-from fissile.provider.offer import Offer, rebuilt
+from fissile.provider.offer import arguments, model_of, rebuilt
 
 PROVIDER = "fissile.provider"  # the key of a model's metadata
 
 
-def accept(plan: Plan, offers: Sequence[Offer]) -> Plan:
-    """The plan with the offers' models in the place of their kernels. AssertionError where offers overlap."""
-    order = {k: n for n, k in enumerate(plan.kernels())}
-    taken = [k for offer in offers for k in offer.kernels]
-    assert len(set(taken)) == len(taken), "offers overlap"
-    made: dict[Node, Node] = {}
-    results: dict[Offer, tuple[Node, ...]] = {}
-    gone = set(taken)
-    for kernel in sorted(order, key=lambda k: order[k]):
-        for offer in (o for o in offers if o.kernels[-1] == kernel):
-            results[offer] = _foreign(plan, offer, len(results), made)
-            made.update(zip(offer.writes, results[offer], strict=True))
-        if kernel not in gone:
-            for node in kernel.outputs:
-                rebuilt(node, made)
-    outputs = tuple((name, rebuilt(node, made)) for name, node in plan.graph.outputs)
-    origins = {made.get(n, n): names for n, names in plan.graph.origins.items()}
+def accept(plan: Plan) -> Plan:
+    """The plan with calls for the kernels that packages run; Refused where there is no model for one."""
+    if all(kernel.anchor is not Anchor.PACKAGE for kernel in plan.kernels()):
+        return plan
+    made: dict[Node, Node] = {}  # what is stored, as it was -> as it is now
+    pieces: dict[Node, dict[int, Node]] = {}
+    local: dict[int, dict[Node, Node]] = {}  # by kernel: it may compute again what others store
+    origins = dict(plan.graph.origins)
+    for number, kernel in enumerate(plan.kernels()):
+        known = {n: made.get(n, n) for n in kernel.inputs}
+        local[number] = known
+        if kernel.anchor is Anchor.PACKAGE:
+            served = _served(plan, kernel.nodes)
+            nodes = _foreign(kernel, number, known, served)
+            made.update(zip(kernel.outputs, nodes, strict=True))
+            origins.update(dict.fromkeys(nodes, served))
+        elif kernel.anchor is Anchor.PIECE:
+            (node,) = kernel.nodes
+            row = pieces.setdefault(node, {})
+            row[kernel.piece] = rebuilt(node.inputs[kernel.piece], known)
+            if len(row) == len(node.inputs):
+                inputs = [row[k] for k in range(len(row))]
+                made[node] = make(node.primitive, *inputs, **dict(node.attrs))
+        else:
+            made.update((n, rebuilt(n, known)) for n in kernel.outputs)
+        origins.update((new, origins[old]) for old, new in known.items() if old in origins)
+    outputs = tuple((name, made[node]) for name, node in plan.graph.outputs)
     changed = plan.graph.changed(outputs, made)
     graph = type(changed)(changed.inputs, outputs, origins, changed.guards, changed.late)
-    result = Plan(graph, tuple(_steps(plan, offers, results, made, gone)))
+    rows = iter(local.values())
+    steps = tuple(Step(tuple(_moved(k, next(rows), made) for k in s.kernels)) for s in plan.steps)
+    result = Plan(graph, steps)
     verify(result)
     return result
 
 
-def _steps(
-    plan: Plan,
-    offers: Sequence[Offer],
-    results: dict[Offer, tuple[Node, ...]],
-    made: dict[Node, Node],
-    gone: set[Kernel],
-) -> list[Step]:
-    steps: list[Step] = []
-    for at, step in enumerate(plan.steps):
-        kept = tuple(_moved(k, made) for k in step.kernels if k not in gone)
-        steps += [Step(kept)] if kept else []
-        mine = [o for o in offers if o.last == at]
-        steps += [Step((_call(results[o]),)) for o in mine]
-        behind = tuple(_moved(o.rest, made) for o in mine if o.rest is not None)
-        steps += [Step(behind)] if behind else []
-    return steps
-
-
-def _call(nodes: tuple[Node, ...]) -> Kernel:
-    return Kernel(Anchor.FOREIGN, nodes, tuple(dict.fromkeys(nodes[0].inputs)), nodes)
-
-
-def _moved(kernel: Kernel, made: dict[Node, Node]) -> Kernel:
-    sets = (kernel.nodes, kernel.inputs, kernel.outputs)
-    nodes, inputs, outputs = (tuple(rebuilt(n, made) for n in row) for row in sets)
+def _moved(kernel: Kernel, known: dict[Node, Node], made: dict[Node, Node]) -> Kernel:
+    """The kernel among the nodes of now."""
+    outputs = tuple(made[n] for n in kernel.outputs)
+    if kernel.anchor is Anchor.PACKAGE:
+        inputs = tuple(dict.fromkeys(known[n] for n in arguments(kernel)))
+        return Kernel(Anchor.FOREIGN, outputs, inputs, outputs, 0, kernel.provider)
+    inputs = tuple(known[n] for n in kernel.inputs)
+    nodes = outputs if kernel.anchor is Anchor.PIECE else tuple(rebuilt(n, known) for n in kernel.nodes)
     return Kernel(kernel.anchor, nodes, inputs, outputs, kernel.piece)
 
 
-def _foreign(plan: Plan, offer: Offer, number: int, made: dict[Node, Node]) -> tuple[Node, ...]:
-    """The foreign nodes that stand for what an offer writes."""
-    proto = onnx.load_from_string(offer.model)
-    proto.metadata_props.add(key=PROVIDER, value=offer.provider)
+def _served(plan: Plan, nodes: Iterable[Node]) -> tuple[str, ...]:
+    """The ONNX nodes that primitives come from."""
+    return tuple(dict.fromkeys(o for n in nodes for o in plan.graph.origins.get(n, ())))
+
+
+def _foreign(
+    kernel: Kernel, number: int, known: dict[Node, Node], served: tuple[str, ...]
+) -> tuple[Node, ...]:
+    """The foreign nodes that stand for what a package writes."""
+    proto = onnx.load_from_string(model_of(kernel))
+    proto.metadata_props.add(key=PROVIDER, value=kernel.provider)
     content = data(np.frombuffer(proto.SerializeToString(deterministic=True), np.uint8))
-    reads = [rebuilt(n, made) for n in offer.reads]
-    served = (o for k in offer.kernels for n in k.nodes for o in plan.graph.origins.get(n, ()))
-    key = f"{offer.provider} {number}: {next(iter(served), offer.writes[0].name)}"
+    reads = [known[n] for n in arguments(kernel)]
+    key = f"{kernel.provider} {number}: {(*served, kernel.outputs[0].name)[0]}"
     return tuple(
         make(FOREIGN, *reads, model=content, key=key, output=k, dtype=n.dtype.name, shape=n.shape)
-        for k, n in enumerate(offer.writes)
+        for k, n in enumerate(kernel.outputs)
     )
 
 

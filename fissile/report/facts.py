@@ -79,7 +79,7 @@ def _from_plan(artifact: Artifact) -> dict[str, Any]:
     kernels = [row("kernel", x.step, x.kernel, x.nodes) for x in plan.launches]
     for before, call in enumerate(plan.calls):
         at = int(plan.steps[call.step]) + before
-        kernels.insert(at, row("foreign", call.step, "", (call.name,)))
+        kernels.insert(at, row(call.provider or "foreign", call.step, "", (call.name,)))
     names = ("operators", "primitives", "refusals", "firings", "examples", "disabled")
     lists: dict[str, list[Any]] = {name: [] for name in names}
     rest = {"rules": {}, "loops": {}, "target": "", "texts": list(texts)}

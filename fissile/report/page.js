@@ -6,7 +6,7 @@
   const MOST_NODES = 3000;
   const LIMITS = {
     compute: "arithmetic", memory: "DRAM", cache: "a cache", dispatch: "starting it (floor under 1 µs)",
-    python: "runs in Python", unknown: "not known",
+    python: "runs in Python", package: "another package runs it", unknown: "not known",
   };
   const subjects = doc.artifacts.map((artifact) => ({ artifact, record: artifact.record, runs: artifact.runs || [] }));
   const main = subjects[0];
@@ -34,6 +34,7 @@
 
   function limitOf(kernel) {
     if (kernel.anchor === "foreign") return "python";
+    if (!kernel.function) return "package";
     if (kernel.floor == null) return "unknown";
     if (kernel.floor < DISPATCH) return "dispatch";
     return kernel.level === "compute" || kernel.level === "memory" ? kernel.level : "cache";
@@ -231,6 +232,7 @@
       ["artifact", `${artifact.name} · manifest sha256 ${artifact.sha256}`],
       ["versions", `compiled by fissile ${manifest.fissile}, reported by ${doc.fissile}`],
       ["in Python", (manifest.foreign || []).join(", ")],
+      ["in other packages", Object.entries(manifest.providers || {}).map(([name, calls]) => `${name}: ${calls.length}`).join(", ")],
       ["left out", off.map((r) => `--disable ${r}`).join(" ")],
     ];
     return rows.filter((row) => row[1]);
@@ -421,7 +423,7 @@
   function sheetFacts(k) {
     const at = k.time;
     return [
-      ["built around", `${k.anchor}, step ${k.step}, function ${k.function || "(Python)"}${k.tasks ? `, tasks ${k.tasks}` : ""}`],
+      ["built around", `${k.anchor}, step ${k.step}, function ${k.function || `(${LIMITS[k.limit]})`}${k.tasks ? `, tasks ${k.tasks}` : ""}`],
       ["time", `${time(at)} · floor ${time(k.floor)} · ${times(k.ratio)} · ${percent(weight(k) / total())} of the ${isTimed() ? "time" : "work"}`],
       ["limited by", `${LIMITS[k.limit]}${k.level ? ` (${k.level})` : ""}`],
       ["at least", `${bytes(k.bytes)} moved, ${flop(k.operations)}${main.runs.length ? "" : ` (weights ${k.work[0]} B, others ${k.work[1]} B, operations ${k.work[2]})`}`],
@@ -521,7 +523,7 @@
     const { record } = main, nodes = [], place = new Map(), written = writers(), owners = new Map();
     const fixed = new Set(); // computed from constants alone: not drawn, but where a kernel computes it
     kernels.forEach((k) => k.nodes.forEach((n) => owners.set(n, [...(owners.get(n) || []), k])));
-    const copies = (n) => (owners.get(n) || []).filter((k) => k.anchor !== "piece" && k.anchor !== "foreign").length;
+    const copies = (n) => (owners.get(n) || []).filter((k) => k.anchor !== "piece" && k.function).length;
     record.primitives.forEach((row, n) => {
       const p = primitive(n);
       const isConstant = !p.reads.length || p.reads.every((m) => fixed.has(m));

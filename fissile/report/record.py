@@ -149,13 +149,12 @@ def _kernels(parts: Parts, numbers: Mapping[Node, int], names: _Table) -> list[d
     origins = parts.plan.graph.origins
     for step, kernels in enumerate(parts.plan.steps):
         for kernel in kernels.kernels:
-            is_foreign = kernel.anchor is Anchor.FOREIGN
-            function, tasks = ("", "") if is_foreign else next(native)
+            function, tasks = ("", "") if kernel.is_call else next(native)
             least = work(kernel)
             served = dict.fromkeys(n for m in kernel.nodes for n in origins.get(m, ()))
             rows.append(
                 {
-                    "anchor": kernel.anchor.value,
+                    "anchor": kernel.provider or kernel.anchor.value,
                     "step": step,
                     "nodes": [numbers[n] for n in kernel.nodes],
                     "inputs": [numbers[n] for n in kernel.inputs],
@@ -248,6 +247,8 @@ def _reason(
     alone = {Anchor.PIECE: "an input of a concat is copied by itself",
              Anchor.FOREIGN: "an operator in Python runs by itself"}  # fmt: skip
     for kernel in (first, second):
+        if kernel.provider:
+            return f"{kernel.provider} runs one of them"
         if kernel.anchor in alone:
             return alone[kernel.anchor]
     nodes = tuple(sorted({*first.nodes, *second.nodes}, key=position.__getitem__))

@@ -89,19 +89,29 @@ def measure_whole(request: Request, timeout: float = 600.0) -> list[Stamped]:
 
 
 def _answer(request: Request, timeout: float) -> list[dict[str, Any]]:
-    """What the child says: a row per artifact. Its process group is its own, so Ctrl-C reaches the caller alone."""
-    command = [sys.executable, "-m", "fissile.runtime.measure"]
+    """What the child says: a row per artifact."""
+    rows: list[dict[str, Any]] = answer_of(
+        "fissile.runtime.measure", asdict(request), timeout, request.artifacts
+    )
+    return rows
+
+
+def answer_of(module: str, asked: dict[str, Any], timeout: float, where: Sequence[str]) -> Any:
+    """What a module says in a child; CompileError F411 if that dies or takes longer than `timeout` seconds.
+
+    The child's process group is its own, so Ctrl-C reaches the caller alone. where: what is measured, for people.
+    """
+    command = [sys.executable, "-m", module]
     try:
         done = subprocess.run(
-            command, input=json.dumps(asdict(request)), capture_output=True, text=True,
+            command, input=json.dumps(asked), capture_output=True, text=True,
             timeout=timeout, check=False, process_group=0,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
-        raise _died(request, f"no answer within {timeout:.0f} s") from error
+        raise _died(where, f"no answer within {timeout:.0f} s") from error
     if done.returncode != 0:
-        raise _died(request, _last_words(done.returncode, done.stderr))
-    rows: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
-    return rows
+        raise _died(where, _last_words(done.returncode, done.stderr))
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def _columns(row: dict[str, Any]) -> npt.NDArray[np.float64]:
@@ -245,8 +255,8 @@ def _samples(columns: npt.NDArray[np.float64], request: Request) -> Samples:
     return Samples(columns[0], columns[1], columns[2], request.threads)
 
 
-def _died(request: Request, reason: str) -> CompileError:
-    return CompileError("F411", "measuring failed", where=list(request.artifacts), reason=reason)
+def _died(where: Sequence[str], reason: str) -> CompileError:
+    return CompileError("F411", "measuring failed", where=list(where), reason=reason)
 
 
 def main() -> None:
