@@ -7,6 +7,7 @@ extents have been resolved wherever the ranges prove it. An atom is a loop varia
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -250,12 +251,33 @@ def _floordiv(space: Space, a: Affine, b: Affine) -> Affine:
     outer, inner = _split(space, a, by)
     if space.proves_in(inner, 0, by):
         return outer
+    coarse = _coarser(space, inner, by)
+    if coarse is not None:  # (step * y + part) // (step * n) = y // n for a part below the step
+        _, y, _, share = coarse
+        return _sum(space, outer, _floordiv(space, y, Affine(share, ())))
     nested = _quotient_of(inner)
     if nested is not None:  # (x // n) // by = x // (n * by)
         x, n = (space.affine(e) for e in nested)
         return _sum(space, outer, _floordiv(space, x, Affine(n.constant * by, ())))
     rest = Affine(0, ((L.quotient(space.build(inner), space.extent(by)), 1),))
     return _sum(space, outer, rest)
+
+
+def _coarser(
+    space: Space, a: Affine, by: DimLike
+) -> tuple[DimLike, Affine, Affine, DimLike] | None:
+    """(step, y, part, n) with a = step * y + part, 0 <= part < step and step * n = by; None if no step > 1 is seen."""
+    for _, coefficient in a.terms:
+        step = coefficient
+        if isinstance(step, int) and isinstance(by, int):
+            step = math.gcd(step, by)
+        share = exact_div(by, step)
+        if share is None or equal(step, 1) is True or less_equal(1, step) is not True:
+            continue
+        y, part = _split(space, a, step)
+        if space.proves_in(part, 0, step):
+            return step, y, part, share
+    return None
 
 
 def _quotient_of(a: Affine) -> tuple[L.Expr, L.Expr] | None:
@@ -278,6 +300,10 @@ def _mod(space: Space, a: Affine, b: Affine) -> Affine:
     _, inner = _split(space, a, by)
     if space.proves_in(inner, 0, by):
         return inner
+    coarse = _coarser(space, inner, by)
+    if coarse is not None:  # (step * y + part) % (step * n) = step * (y % n) + part
+        step, y, part, share = coarse
+        return _sum(space, _scale(_mod(space, y, Affine(share, ())), step), part)
     return Affine(0, ((L.remainder(space.build(inner), space.extent(by)), 1),))
 
 

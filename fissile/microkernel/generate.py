@@ -118,19 +118,28 @@ def drain(rows: int, columns: int, store: Callable[[int, L.Expr], L.Stmt]) -> L.
 
 
 def pack_panels(
-    destination: L.Buffer, panel_start: L.Expr, rows: L.Expr, columns_left: L.Expr,
-    read: Callable[[L.Expr, L.Expr], L.Expr],
+    destination: L.Buffer, panel_start: L.Expr, rows: tuple[L.Expr, ...], columns_left: L.Expr,
+    read: Callable[[tuple[L.Expr, ...], L.Expr], L.Expr],
 ) -> L.Stmt:
-    """One panel: destination[panel_start + 16 * k + c] = read(k, c), zero beyond the last column."""  # fmt: skip
-    k, lane = L.var("k"), L.var("lane")
-    dtype = destination.dtype.compute
+    """One panel: destination[panel_start + 16 * k + c] = read(k, c), zero beyond the last column.
+
+    rows: extents of k, more than one where reads differ by its parts; all but the first are small, and written out.
+    """  # fmt: skip
+    k, lane = tuple(L.var(f"k{i}" if i else "k") for i in range(len(rows))), L.var("lane")
+    row: L.Expr = k[0]
+    for part, extent in zip(k[1:], rows[1:], strict=True):
+        row = L.plus(L.times(row, extent), part)
     inside = L.op("lt", lane, columns_left)
-    index = (L.plus(L.plus(panel_start, L.times(k, PANEL)), lane),)
+    index = (L.plus(L.plus(panel_start, L.times(row, PANEL)), lane),)
 
     def body(value: L.Expr) -> L.Stmt:
         store = L.Store(destination, index, value)
-        return L.For(k, rows, L.For(lane, L.const(PANEL), store, L.Kind.VECTORIZED))
+        nest = L.For(lane, L.const(PANEL), store, L.Kind.VECTORIZED)
+        for part, extent in zip(k[:0:-1], rows[:0:-1], strict=True):
+            nest = L.For(part, extent, nest, L.Kind.UNROLLED)
+        return L.For(k[0], rows[0], nest)
 
     whole = L.op("ge", columns_left, L.const(PANEL))
-    ragged = L.op("select", inside, read(k, lane), L.const(0, dtype))
-    return L.If(whole, body(read(k, lane)), body(ragged))
+    value = read(k, lane)
+    ragged = L.op("select", inside, value, L.const(0, destination.dtype.compute))
+    return L.If(whole, body(value), body(ragged))

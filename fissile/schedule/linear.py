@@ -19,7 +19,6 @@ from fissile.microkernel.generate import (
     accumulate,
     drain,
     fill,
-    pack_panels,
     tile_shape,
 )
 from fissile.orchestrate.follow import Index, definition, push
@@ -60,40 +59,6 @@ def view(root: Node) -> Extents:
 def lower_linear(kernel: Kernel, target: Target) -> Lowered:
     """The loop program of a LINEAR kernel."""
     return Linear(kernel, target).lower()
-
-
-def lower_pack(kernel: Kernel) -> Lowered:
-    """The loop program of a PACK kernel: one task per panel."""
-    build, node = Builder(kernel), kernel.nodes[0]
-    source, batch, groups = node.inputs[0], node.attr("batch"), node.attr("groups")
-    matrices, panels, depth, _ = packed_extents(node)
-    space = build.space
-    task = space.loop("task", matrices * panels)
-    matrix, panel = space.loop("matrix", matrices), space.loop("panel", panels)
-    k, lane = space.loop("k", depth), space.loop("lane", PANEL)
-    columns = node.shape[-1] if groups == 1 else node.shape[-1] // groups
-    column = L.plus(L.times(panel, PANEL), lane)
-    outer = unflatten(matrix, (*node.shape[:batch], groups), space.extent)
-    inner = unflatten(k, node.shape[batch:-1], space.extent)
-    last = L.plus(L.times(outer[-1], space.extent(columns)), column)
-    at = tuple(space.canonical(e) for e in (*outer[:-1], *inner, last))
-    value = build.pull(source, at)
-    start = L.times(L.plus(L.times(matrix, space.extent(panels)), panel), space.extent(depth * PANEL))
-    left = L.minus(space.extent(columns), L.times(panel, PANEL))
-    body = pack_panels(
-        build.tensor(node),
-        start,
-        space.extent(depth),
-        left,
-        lambda row, c: L.substitute(value, {k: row, lane: c}),
-    )
-    place = {
-        matrix: L.quotient(task, space.extent(panels)),
-        panel: L.remainder(task, space.extent(panels)),
-    }
-    body = L.map_stmt(body, lambda e: L.substitute(e, place))
-    nest = L.For(task, space.extent(matrices * panels), body, L.Kind.PARALLEL)
-    return build.lowered(nest, matrices * panels)
 
 
 class Linear:

@@ -18,9 +18,10 @@ from fissile.schedule.attention import lower_attention
 from fissile.schedule.chain import lower_chain
 from fissile.schedule.elementwise import lower_elementwise
 from fissile.schedule.kernel import Lowered
-from fissile.schedule.linear import lower_linear, lower_pack
+from fissile.schedule.linear import lower_linear
 from fissile.schedule.narrow import lower_narrow
 from fissile.schedule.opaque import is_opaque, lower_opaque
+from fissile.schedule.pack import lower_pack
 from fissile.schedule.reduction import lower_reduction
 from fissile.schedule.rows import lower_rows
 from fissile.schedule.scan import lower_scan

@@ -77,13 +77,13 @@ def test_panels_end_in_zeros(columns: int, depth: int) -> None:
     panel, source = L.var("panel"), L.buffer("source", FLOAT32, (1 << 40,), strides=(1,))
     packed = L.buffer("packed", FLOAT32, (1 << 40,), strides=(1,))
 
-    def read(k: L.Expr, c: L.Expr) -> L.Expr:
-        return L.Load(source, (L.plus(L.times(k, columns), L.plus(L.times(panel, PANEL), c)),))
+    def read(k: tuple[L.Expr, ...], c: L.Expr) -> L.Expr:
+        return L.Load(source, (L.plus(L.times(k[0], columns), L.plus(L.times(panel, PANEL), c)),))
 
     body = pack_panels(
         packed,
         L.times(panel, depth * PANEL),
-        L.const(depth),
+        (L.const(depth),),
         L.minus(L.const(columns), L.times(panel, PANEL)),
         read,
     )
