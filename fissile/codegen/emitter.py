@@ -106,7 +106,11 @@ class Helpers:
 
 @dataclass
 class Emitter:
-    """The state of one function's emission."""
+    """The state of one function's emission.
+
+    runs: by buffer, text and step of an offset, the first `plus` and how many neighbours from there on every lane may
+    read: an unrolled loop reads all of them.
+    """
 
     target: Target
     helpers: Helpers
@@ -121,6 +125,9 @@ class Emitter:
     sizes: dict[Expr, int] = field(default_factory=dict)
     lane_facts: dict[int, LaneFacts] = field(default_factory=dict)  # by the loop's id
     has_scatter: bool = False
+    runs: dict[tuple[Buffer, str, Value | None], tuple[tuple[int, int], ...]] = field(
+        default_factory=dict
+    )
 
     def has_load(self, e: Expr) -> bool:
         """Whether `e` reads memory."""

@@ -7,6 +7,9 @@ are padded to whole vectors and always accessed plainly, so that they become reg
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from fissile.codegen.emitter import (
     Emitter,
     Mask,
@@ -18,13 +21,17 @@ from fissile.codegen.emitter import (
     literal,
     multiply,
     scalar_text,
+    splat,
     vector_text,
 )
 from fissile.codegen.operators import binary, choose, reinterpret
 from fissile.codegen.text import memory_text, suffix, type_text
+from fissile.codegen.transpose import columns_of, picked, rows_of, shuffled
 from fissile.errors import CompileError
 from fissile.ir.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, INT32, INT64, DType
 from fissile.ir.loop import Buffer, Space
+
+SPANNED = 4  # elements between lanes, at most, where whole vectors are read and most of them thrown away
 
 
 def offset(e: Emitter, place: Place, index: list[Value]) -> Value:
@@ -119,7 +126,8 @@ def load(e: Emitter, buffer: Buffer, index: list[Value]) -> Value:
         return widen(e, text, dtype, 1)
     if at.step is not None and at.step.number == 1:
         return widen(e, _load_vector(e, place, dtype, at), dtype, at.lanes)
-    return widen(e, _gather(e, place, dtype, at), dtype, at.lanes)
+    block = _load_strided(e, place, dtype, at) or _load_run(e, buffer, at)
+    return widen(e, block or _gather(e, place, dtype, at), dtype, at.lanes)
 
 
 def _read(e: Emitter, place: Place, instruction: str, *names: str) -> str:
@@ -145,6 +153,66 @@ def _load_vector(e: Emitter, place: Place, dtype: DType, at: Value) -> str:
         pointer,
         e.mask.text,
     )
+
+
+def _load_run(e: Emitter, buffer: Buffer, at: Value) -> str | None:
+    """The lanes' elements out of rows that are read whole; None where `at` is in no run (`Emitter.runs`)."""
+    known = e.runs.get((buffer, at.text, at.step), ())
+    run = next((r for r in known if r[0] <= at.plus < sum(r)), None)
+    if run is None:
+        return None
+    inside = at.plus - run[0]
+    first = inside - inside % at.lanes
+    count = min(at.lanes, run[1] - first)
+    if count == 1:
+        return None
+    rows = lane_offsets(e, Value(at.text, INT64, at.lanes, run[0] + first, at.step))
+    loaded = [_load_row(e, buffer, row, lane, count) for lane, row in enumerate(rows)]
+    return columns_of(e, loaded, buffer.dtype, count)[inside - first]
+
+
+def _load_row(e: Emitter, buffer: Buffer, at: Value, lane: int, count: int) -> str:
+    """`count` neighbours for one lane; anything where the lane does not run."""
+    place, dtype, mask = e.places[buffer], buffer.dtype, e.mask
+    kind = memory_text(dtype, count)
+    if mask is not None and mask.count is not None and lane >= mask.count:
+        return "poison"
+    pointer = address(e, place, dtype, at.text, at.plus)
+    if mask is None or mask.count is not None:
+        return _read(e, place, f"load {kind}, ptr {pointer}, align {dtype.bytes}", pointer)
+    flag = lane_flag(e, mask, lane)
+    flags, every = type_text(BOOL, count), splat(e, flag, BOOL, count)
+    name = f"llvm.masked.load.{suffix(kind)}.p0"
+    e.helpers.declare(name, kind, f"ptr, {flags}, {kind}")
+    to = f"ptr align {dtype.bytes} {pointer}"
+    text = f"call {kind} @{name}({to}, {flags} {every}, {kind} zeroinitializer)"
+    return _read(e, place, text, pointer, every)
+
+
+def lane_flag(e: Emitter, mask: Mask, lane: int) -> str:
+    """An i1: whether the lane runs."""
+    kind = type_text(BOOL, mask.lanes)
+    return e.code.pure(f"extractelement {kind} {mask.text}, i64 {lane}", mask.text)
+
+
+def _load_strided(e: Emitter, place: Place, dtype: DType, at: Value) -> str | None:
+    """Lanes a small constant step apart, out of vectors that span them; None where there are none such."""
+    step = None if at.step is None else at.step.number
+    if step is None or not 1 <= abs(step) <= SPANNED or e.mask is not None or not place.is_frozen:
+        return None
+    lanes, kind = at.lanes, memory_text(dtype, at.lanes)
+    span = abs(step) * (lanes - 1) + 1
+    low = at.plus + min(step * (lanes - 1), 0)
+    starts = [*range(0, span - lanes, lanes), span - lanes]
+    where = [(lane if step > 0 else lanes - 1 - lane) * abs(step) for lane in range(lanes)]
+    found, known = "poison", [-1] * lanes
+    for start in starts:
+        pointer = address(e, place, dtype, at.text, low + start)
+        text = _read(e, place, f"load {kind}, ptr {pointer}, align {dtype.bytes}", pointer)
+        here = [lanes + w - start if 0 <= w - start < lanes else k for w, k in zip(where, known)]
+        found = shuffled(e, found, text, here, dtype, lanes)
+        known = [-1 if h < 0 else lane for lane, h in enumerate(here)]
+    return found
 
 
 def lane_offsets(e: Emitter, at: Value) -> list[Value]:
@@ -276,3 +344,39 @@ def _scatter(e: Emitter, place: Place, dtype: DType, at: Value, text: str) -> No
         pointer = address(e, place, dtype, one.text, one.plus)
         element = e.code.pure(f"extractelement {kind} {text}, i64 {i}", text)
         e.code.line(f"store {dtype.llvm} {element}, ptr {pointer}, align {dtype.bytes}")
+
+
+def store_rows(e: Emitter, buffer: Buffer, at: Value, columns: list[str]) -> None:
+    """The element of every column for each lane that runs, side by side from the lane's offset `at` on.
+
+    columns: stored vectors of `at.lanes`, no more of them than that.
+    """
+    place, dtype, count = e.places[buffer], buffer.dtype, len(columns)
+    rows = rows_of(e, columns, dtype, at.lanes)
+    running = at.lanes if e.mask is None or e.mask.count is None else e.mask.count
+    is_known = e.mask is None or e.mask.count is not None
+    is_dense = is_known and at.step is not None and at.step.number == count
+    padded = 1 << (count - 1).bit_length()
+    for lane, (one, (text, start)) in enumerate(zip(lane_offsets(e, at)[:running], rows)):
+        is_covered = is_dense and lane * count + padded <= running * count  # by the rows to come
+        width = padded if is_covered else count
+        with _if_running(e, None if is_known else lane):
+            element = picked(e, text, dtype, at.lanes, start, width)
+            pointer = address(e, place, dtype, one.text, one.plus)
+            kind = memory_text(dtype, width)
+            e.code.line(f"store {kind} {element}, ptr {pointer}, align {dtype.bytes}")
+
+
+@contextmanager
+def _if_running(e: Emitter, lane: int | None) -> Iterator[None]:
+    """Emission of what happens only if the lane runs; None: it does."""
+    if lane is None or e.mask is None:
+        yield
+        return
+    code, taken, done = e.code, e.code.label(), e.code.label()
+    code.branch_if(lane_flag(e, e.mask, lane), taken, done)
+    code.start(taken)
+    with e.level(is_loop=False):
+        yield
+        code.branch(done)
+    code.start(done)

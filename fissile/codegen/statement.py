@@ -24,8 +24,9 @@ from fissile.codegen.emitter import (
     vector_text,
 )
 from fissile.codegen.expression import any_lane, evaluate, narrowed, value_of
-from fissile.codegen.memory import lane_index, store
+from fissile.codegen.memory import lane_index, narrow, store, store_rows
 from fissile.codegen.operators import binary, negated
+from fissile.codegen.runs import block_stores, reading_runs
 from fissile.errors import CompileError
 from fissile.ir.dtype import BOOL, INT32, INT64
 from fissile.ir.loop import (
@@ -90,9 +91,7 @@ def _emit_for(e: Emitter, s: For) -> None:
     if s.kind is Kind.VECTORIZED and e.lanes == 1 and lane_facts(e, s).is_vectorizable:
         _emit_vectorized(e, s, extent)
     elif s.kind is Kind.UNROLLED and extent.number is not None:
-        for i in range(extent.number):
-            with e.bound(s.var, integer(i)):
-                emit(e, s.body)
+        _emit_unrolled(e, s, extent.number)
     elif extent.number == 1:
         with e.bound(s.var, integer(0)):
             emit(e, s.body)
@@ -141,6 +140,40 @@ def _emit_body(
 
 def _less(e: Emitter, a: str, b: str) -> str:
     return e.code.effect(f"icmp slt i64 {a}, {b}")
+
+
+# ---------------------------------------------------------------- unrolled loops
+
+
+def _emit_unrolled(e: Emitter, s: For, count: int) -> None:
+    """The body `count` times; lanes that lie apart go to and from memory in rows of neighbours."""
+    blocks = block_stores(e, s, count)
+    with reading_runs(e, s, count):
+        for first in range(0, count, e.lanes if blocks else max(count, 1)):
+            columns: dict[Store, list[str]] = {}
+            for i in range(first, min(first + e.lanes, count) if blocks else count):
+                with e.bound(s.var, integer(i)):
+                    _emit_iteration(e, s.body, blocks, columns)
+            for store_, texts in columns.items():
+                at = blocks[store_]
+                start = Value(at.text, INT64, at.lanes, at.plus + first, at.step)
+                store_rows(e, store_.buffer, start, texts)
+
+
+def _emit_iteration(
+    e: Emitter, body: Stmt, blocks: dict[Store, Value], columns: dict[Store, list[str]]
+) -> None:
+    if not blocks:
+        emit(e, body)
+        return
+    for inner in body.body if isinstance(body, Block) else (body,):
+        if isinstance(inner, Store) and inner in blocks:
+            e.memo = {}
+            dtype = inner.buffer.dtype
+            text = narrow(e, value_of(e, inner.value), dtype, e.lanes)
+            columns.setdefault(inner, []).append(text)
+        else:
+            emit(e, inner)
 
 
 # ---------------------------------------------------------------- vectorized loops
