@@ -47,7 +47,7 @@ class Writer:
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
         self.opsets: dict[str, int] = {}
-        self.names: dict[Node, str] = {}
+        self.names: dict[Node, str] = {n: n.attr("name") for n in graph.inputs}
         self._taken = {n.attr("name") for n in graph.inputs} | {name for name, _ in graph.outputs}
         self._taken.update(taken)
         self._opset = opset

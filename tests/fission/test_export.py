@@ -137,3 +137,10 @@ def test_convolutions_stand_between_transposes(groups: int) -> None:
     w = constant(draw.standard_normal((3, 2, 4 // groups, 6)).astype(np.float32))
     feeds = {"x": draw.standard_normal((2, 5, 7, 4)).astype(np.float32)}
     check(p("conv", x, w, strides=(1, 2), dilations=(1, 3), groups=groups), **feeds)
+
+
+def test_an_input_that_nothing_reads_tells_an_extent() -> None:
+    row, fill = leaf("x", "float32", N), constant(np.array(2.5, np.float32))
+    graph = Graph((row,), (("y", p("broadcast", fill, shape=(N, 2), axes=())),))
+    found = run_elsewhere(graph, {"x": np.zeros(3, np.float32)})
+    np.testing.assert_array_equal(found["y"], np.full((3, 2), 2.5, np.float32))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import random
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,23 +15,30 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from hypothesis import HealthCheck, given, settings
 from onnx import TensorProto, helper, numpy_helper
 
 from fissile.errors import OptionError
+from fissile.ir.graph import Graph
 from fissile.options import PROVIDERS, Options, resolve_target
-from fissile.orchestrate.plan import Plan, evaluate
+from fissile.orchestrate.bound import CALL
+from fissile.orchestrate.candidates import Candidate
+from fissile.orchestrate.orchestrate import choose, plan_of, problem_of
+from fissile.orchestrate.plan import Anchor, Plan, evaluate
 from fissile.pipeline import Work, run
-from fissile.provider import Offer, Refused, accept, called, offers, window
+from fissile.provider import Offered, Refused, accept, called, model_of, offered
 from fissile.runtime import foreign
 from fissile.runtime.artifact import read_artifact
+from fissile.runtime.hire import ARGUMENTS, MODEL, RESULTS, Job, read_arrays, write_arrays
 from fissile.runtime.plan import read_plan
 from fissile.runtime.roofline import LEVELS, Peaks
-from fissile.runtime.statistic import Ratio
+from fissile.runtime.statistic import Ratio, Samples
 from fissile.tune import provided
 from fissile.tune.budget import Budget
-from fissile.tune.provided import chosen_offers, native_seconds
-from fissile.tune.tune import tune
+from fissile.tune.tune import Tuned, tune
 from fissile.tune.whole import Whole
+from tests.e2e.draw import Case, cases, feeds_of
+from tests.orchestrate.test_candidates import constant_table, found_in
 
 ROOT = Path(__file__).parents[2]
 TARGET = resolve_target()
@@ -70,12 +80,34 @@ def work() -> Work:
     return run(Work(network(), None, (TARGET,), 2, Options()), lambda event: None)
 
 
-def singles(plan: Plan, provider: str) -> list[Offer]:
-    return [o for o in offers(plan, provider) if len(o.kernels) == 1]
+Wanted = Callable[[Candidate], bool]
 
 
-def widest(plan: Plan, provider: str) -> Offer:
-    return max(offers(plan, provider), key=lambda o: len(o.kernels))
+def planned(graph: Graph, provider: str, wanted: Wanted) -> Plan:
+    """The plan in which wanted offers make all products that they can."""
+    found = offered(found_in(graph), (provider,)).candidates
+
+    def cost(candidate: Candidate) -> float:
+        if candidate.kernel.provider and wanted(candidate):
+            return 1e-6
+        products = sum(n.primitive.kind == "linear" for n in candidate.kernel.nodes)
+        return 1.0 + 10.0 * products + 1e3 * bool(candidate.kernel.provider)
+
+    costs = [*map(cost, found.all)]
+    selected = choose(problem_of(found, costs), found.greedy)
+    return plan_of(found, selected)
+
+
+def single(candidate: Candidate) -> bool:
+    return len(candidate.executes) <= 2
+
+
+def whole(candidate: Candidate) -> bool:
+    return len(candidate.executes) > 2
+
+
+def offers(plan: Plan) -> int:
+    return sum(kernel.anchor is Anchor.PACKAGE for kernel in plan.kernels())
 
 
 def installed(provider: str) -> None:
@@ -86,17 +118,48 @@ def installed(provider: str) -> None:
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_who_computes_changes_nothing(work: Work, provider: str) -> None:
-    plan: Plan = work.known("plan")
-    kinds = [singles(plan, provider)] + [[widest(plan, provider)]] * (provider != "openblas")
     x = np.random.default_rng(2).standard_normal((5, 19)).astype(np.float32)
-    wanted = evaluate(plan, {"x": x}, {"n": 5})
-    for chosen in kinds:
-        other = accept(plan, chosen)
-        assert len(other.foreign()) == len(chosen)
+    right = evaluate(work.known("plan"), {"x": x}, {"n": 5})
+    for wanted in [single] + [whole] * (provider != "openblas"):
+        plan = planned(work.known("graph"), provider, wanted)
+        assert offers(plan) == (3 if wanted is single else 1)
+        other = accept(plan)
+        assert len(other.foreign()) == offers(plan)
         assert [*called(other)["providers"]] == [provider]
+        plain = evaluate(plan, {"x": x}, {"n": 5})
         got = evaluate(other, {"x": x}, {"n": 5}, foreign.evaluate)
-        for name, value in wanted.items():
+        for name, value in right.items():
+            np.testing.assert_allclose(plain[name], value, rtol=2e-5, atol=2e-5)
             np.testing.assert_allclose(got[name], value, rtol=2e-5, atol=2e-5)
+
+
+def can_be_said(candidate: Candidate) -> bool:
+    try:
+        return bool(candidate.kernel.provider and model_of(candidate.kernel))
+    except Refused:
+        return False
+
+
+@settings(
+    max_examples=20, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+)
+@given(cases())
+def test_calls_among_any_kernels_compute_the_graph(case: Case) -> None:
+    found = offered(found_in(case.graph), ("onnxruntime", "openblas")).candidates
+    rng = random.Random(case.seed)
+    table = constant_table(found, rng)
+    costs = [
+        table[c.kernel] * (0.3 if can_be_said(c) else 100.0 if c.kernel.provider else 1.0)
+        for c in found.all
+    ]
+    plan = plan_of(found, choose(problem_of(found, costs), found.greedy))
+    feeds = feeds_of(case, case.assignments[0])
+    right = evaluate(plan, feeds, case.assignments[0])
+    got = evaluate(accept(plan), feeds, case.assignments[0], foreign.evaluate)
+    for name, value in right.items():
+        assert got[name].shape == value.shape
+        if case.filling == "whole" or value.dtype.kind in "iub":
+            np.testing.assert_allclose(got[name], value, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 7, 130])
@@ -105,48 +168,31 @@ def test_packages_run_kernels_between_native_ones(
     work: Work, provider: str, rows: int, tmp_path: Path
 ) -> None:
     installed(provider)
-    plan: Plan = work.known("plan")
-    other = made(work, accept(plan, singles(plan, provider)))
+    other = made(work, planned(work.known("graph"), provider, single))
     assert agree(work.artifact, other.artifact, rows, tmp_path) == ""
 
 
 @pytest.mark.parametrize("provider", ["onnxruntime", "openvino"])
 def test_packages_run_windows(work: Work, provider: str, tmp_path: Path) -> None:
     installed(provider)
-    plan: Plan = work.known("plan")
-    other = made(work, accept(plan, [widest(plan, provider)]))
+    other = made(work, planned(work.known("graph"), provider, whole))
     assert agree(work.artifact, other.artifact, 11, tmp_path) == ""
 
 
 def test_a_missing_package_is_named(work: Work, tmp_path: Path) -> None:
-    plan: Plan = work.known("plan")
     path = tmp_path / "a.fsl"
-    path.write_bytes(made(work, accept(plan, singles(plan, "openblas"))).artifact)
+    path.write_bytes(made(work, planned(work.known("graph"), "openblas", single)).artifact)
     said = child(f"import sys, fissile; sys.modules['scipy_openblas32'] = None; "
                  f"fissile.load({str(path)!r}, threads=1)")  # fmt: skip
     assert "F112" in said
     assert "scipy-openblas32" in said
 
 
-def test_what_is_dearer_is_not_taken(work: Work) -> None:
-    plan: Plan = work.known("plan")
-    native = native_seconds(plan, [[1e-3]] * len(plan.kernels()))
-    assert chosen_offers(plan, "onnxruntime", native, lambda offer: 1.0) == []
-    whole = chosen_offers(plan, "onnxruntime", native, lambda offer: 1e-4)
-    assert max(len(o.kernels) for o in whole) == len(widest(plan, "onnxruntime").kernels)
-    alone = chosen_offers(
-        plan, "onnxruntime", native, lambda o: 1e-4 if len(o.kernels) == 1 else 1.0
-    )
-    assert all(len(o.kernels) == 1 for o in alone)
-    assert accept(plan, alone)
-
-
-def test_a_window_with_a_foreign_operator_is_refused(work: Work) -> None:
-    plan: Plan = work.known("plan")
-    other = accept(plan, singles(plan, "onnxruntime")[:1])
-    kernels = tuple(other.kernels())
-    with pytest.raises(Refused, match="Python"):
-        window(other, "onnxruntime", kernels, 0, len(other.steps) - 1)
+def test_what_runs_in_python_is_offered_to_nobody(work: Work) -> None:
+    graph: Graph = work.known("graph")
+    other = accept(planned(graph, "onnxruntime", single)).graph
+    found: Offered = offered(found_in(other), ("onnxruntime",))
+    assert not any(n.name == "foreign" for kernel in found.parts for n in kernel.nodes)
 
 
 def test_an_unknown_provider_is_refused() -> None:
@@ -175,28 +221,110 @@ def child(code: str, arguments: Iterable[str] = ()) -> str:
     return done.stderr if done.returncode else ""
 
 
-def test_tuning_keeps_the_plan_with_a_package_where_it_is_faster(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    installed("onnxruntime")
-    monkeypatch.setenv("FISSILE_STORE", str(tmp_path / "store.sqlite"))
-    monkeypatch.setattr(provided, "timer", lambda *_: lambda offer: 0.0)
-    found = tune(
-        Work(network(), None, (TARGET,), 1, Options(providers=("onnxruntime",))),
+# ---------------------------------------------------------------- tuning
+
+
+def tuned(folder: Path, monkeypatch: pytest.MonkeyPatch, provider: str = "onnxruntime") -> Tuned:
+    """A small network tuned with a package; every kernel of ours is said to take a millisecond."""
+    monkeypatch.setenv("FISSILE_STORE", str(folder / "store.sqlite"))
+    return tune(
+        Work(network(), None, (TARGET,), 1, Options(providers=(provider,))),
         Budget(60.0),
         lambda event: None,
-        measured=lambda kernels, *_, times: [1e-6] * len(kernels),
+        measured=lambda kernels, *_, times: [1e-3] * len(kernels),
         timed=faster_with_calls,
         peaks=lambda: PEAKS,
     )
-    assert found.name == "with onnxruntime"
+
+
+def hired_for(seconds: float) -> Callable[..., Samples]:
+    """A package that computes what is right in so many seconds, by the table."""
+
+    def hired(job: Job, limit: float) -> Samples:
+        model = (Path(job.folder) / MODEL).read_bytes()
+        write_arrays(job.folder, RESULTS, foreign.evaluate(model, read_arrays(job.folder, ARGUMENTS)))
+        row = np.full(job.samples, seconds)
+        return Samples(row, row, 0 * row, job.threads)
+
+    return hired
+
+
+def test_an_offer_wins_where_the_program_finds_it_cheaper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed("onnxruntime")
+    monkeypatch.setattr(provided.with_packages, "__defaults__", (hired_for(1e-5),))
+    found = tuned(tmp_path, monkeypatch)
+    assert found.name == "plan 1"
     assert found.kept == "tuned"
     assert found.plan == ""  # a plan file says kernels of our own alone
-    manifest = read_artifact(found.artifact).manifest
-    assert [*manifest["providers"]] == ["onnxruntime"]
-    assert manifest["foreign"] == []
+    assert found.certificate["predicted_seconds"] == pytest.approx(1e-5 + CALL)
+    assert found.certificate["gap"] <= 0.01
+    counts = found.certificate["offers"]["onnxruntime"]
+    assert 0 < counts["measured"] < counts["candidates"]
+    artifact = read_artifact(found.artifact)
+    assert [*artifact.manifest["providers"]] == ["onnxruntime"]
+    assert artifact.manifest["foreign"] == []
+    report = json.loads(bytes(artifact.member("report.json")))
+    assert [row["anchor"] for row in report["tuning"]["kernels"]] == ["onnxruntime"]
     untuned = run(Work(network(), None, (TARGET,), 1, Options()), lambda event: None)
     assert agree(untuned.artifact, found.artifact, 6, tmp_path) == ""
+
+
+def test_an_offer_loses_where_it_is_dearer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provided.with_packages, "__defaults__", (hired_for(1.0),))
+    found = tuned(tmp_path, monkeypatch)
+    assert found.certificate["offers"]["onnxruntime"]["measured"] > 0
+    assert found.certificate["predicted_seconds"] < 0.02
+    assert "providers" not in read_artifact(found.artifact).manifest
+
+
+FAULTS = {
+    "crash": ("import os; os.abort()", "ended by SIGABRT"),
+    "hang": ("import time; time.sleep(600)", "no answer within"),
+    "raise": ("raise RuntimeError('no such operator')", "no such operator"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_package_that_fails_is_named_and_tuning_goes_on(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, reason = FAULTS[fault]
+    (tmp_path / "onnxruntime.py").write_text(f"def SessionOptions():\n    {code}\n")
+    known = os.environ.get("PYTHONPATH", "")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(tmp_path), known))))
+    monkeypatch.setattr(provided, "LIMIT_SECONDS", 3.0)
+    monkeypatch.setattr(provided, "GIVEN_UP", 1)
+    found = tuned(tmp_path, monkeypatch)
+    assert len(found.rejected) == 1
+    ((label, said),) = found.rejected.items()
+    assert label.startswith("onnxruntime: ")
+    assert reason in said
+    assert found.kept in ("tuned", "untuned")
+    assert found.certificate["complete"]
+    assert "providers" not in read_artifact(found.artifact).manifest
+
+
+def test_a_package_that_computes_something_else_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = hired_for(1e-5)
+
+    def hired(job: Job, limit: float) -> Samples:
+        samples = right(job, limit)
+        results = read_arrays(job.folder, RESULTS)
+        results[0].flat[-1:] += np.abs(results[0]).max() / 100
+        write_arrays(job.folder, RESULTS, results)
+        return samples
+
+    monkeypatch.setattr(provided.with_packages, "__defaults__", (hired,))
+    found = tuned(tmp_path, monkeypatch)
+    assert found.certificate["offers"]["onnxruntime"]["measured"] == len(found.rejected) > 0
+    assert all(reason.startswith("values off by") for reason in found.rejected.values())
+    assert "providers" not in read_artifact(found.artifact).manifest
 
 
 def faster_with_calls(
