@@ -1,8 +1,9 @@
 """Kernels of a product, what goes over its rows (a softmax), and the product with the result (DESIGN 3.4).
 
 In: three kernels that follow one another. Out: the one that computes them together, a block of rows of scores in
-private memory, or the refusal. Invariant: rows are whole, so the result has the bits of the three kernels; where their
-length is free the block grows with it, but never with its square, so that any length is right.
+private memory, or the refusal. Invariant: where rows are known to fit they are whole, and the result has the bits of
+the three kernels; a softmax over rows that are long, or of any length, goes in pieces (the online form), and other
+reductions over rows of any length get a block that grows with them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from fissile.orchestrate.places import Places, reduces_last
 from fissile.orchestrate.plan import Anchor, Kernel, Plan
 
 BLOCK_ROWS = 48  # rows of scores in a block: enough that the panels of both products are read from the near cache
-SCORES_BYTES = 512 * 1024  # of a block, where the length of a row is known
+COLUMNS_AT_ONCE = 256  # of the second product, whose sums are kept from piece to piece
+SCORES_BYTES = 512 * 1024  # of a block of whole rows, where their length is known
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,21 @@ class Attention:
     scores: Kernel
     rows: Kernel
     mix: Kernel
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """Rows between two products that can be summed piece by piece: exp(x - top), and its total.
+
+    divided: whether each row is divided by its total before the second product, not behind it. fill: the one value that
+    a row of NaN becomes before that product, None where it stays.
+    """
+
+    top: Node
+    exponent: Node
+    total: Node
+    divided: bool
+    fill: Node | None
 
 
 def is_attention(kernel: Kernel) -> bool:
@@ -53,6 +70,68 @@ def attention_of(kernel: Kernel) -> Attention:
         Kernel(Anchor.ROWS, over, kernel.inputs, (*beside, result)),
         Kernel(Anchor.LINEAR, mix, kernel.inputs, mix[-1:]),
     )
+
+
+def in_pieces(stages: Attention) -> Softmax | None:
+    """The softmax of an attention whose rows are never there as a whole, since they are long, or of any length.
+
+    None where they fit, or are something else than a softmax, or the second product has too many columns.
+    """
+    given, columns = stages.scores.outputs[-1], stages.mix.nodes[0].shape[-1]
+    if _fits(given) or not isinstance(columns, int) or columns > COLUMNS_AT_ONCE:
+        return None
+    found = _softmax(given, stages.rows.nodes, stages.rows.outputs[-1])
+    return found if found and {*stages.rows.outputs[:-1]} <= {found.total} else None
+
+
+def _fits(scores: Node) -> bool:
+    """Whether a block of rows is known to fit local memory."""
+    length = scores.shape[-1]
+    return isinstance(length, int) and length * BLOCK_ROWS * scores.dtype.bytes <= SCORES_BYTES
+
+
+def _softmax(given: Node, over: Sequence[Node], result: Node) -> Softmax | None:
+    """exp(given - top), that divided by its total, or that with rows of NaN filled, if `over` is nothing else."""
+    share, fill = _unfilled(result)
+    exponent = share.inputs[0] if share.name == "div" else share
+    divided = exponent is not share
+    shifted = exponent.inputs[0] if exponent.name == "exp" else exponent
+    if shifted.name != "sub" or shifted.inputs[0] is not given:
+        return None
+    tops = [n for n in over if n.name == "reduce_max" and n.inputs[0] is given]
+    totals = [n for n in over if n.name == "reduce_sum" and n.inputs[0] is exponent]
+    if len(tops) != 1 or len(totals) != 1 or not _repeats(shifted.inputs[1], tops[0]):
+        return None
+    if divided and not _repeats(share.inputs[1], totals[0]):
+        return None
+    marks = result.inputs[:1] if result is not share else ()
+    if {*over} != {tops[0], shifted, exponent, totals[0], share, *marks, result}:
+        return None
+    return Softmax(tops[0], exponent, totals[0], divided, fill)
+
+
+def _unfilled(node: Node) -> tuple[Node, Node | None]:
+    """(x, value) of select(x != x, value, x) with one value; of others the node itself."""
+    if node.name == "select":
+        mark, fill, x = node.inputs
+        single = fill.inputs[0] if fill.name == "broadcast" else fill
+        if mark.name == "ne" and mark.inputs == (x, x) and single.type.rank == 0 and x.name == "div":
+            return x, single
+    return node, None
+
+
+def _repeats(node: Node, value: Node) -> bool:
+    """Whether a broadcast repeats the value of each row along it."""
+    if node.name != "broadcast":
+        return False
+    small = node.inputs[0]
+    rank = small.type.rank
+    while small.name == "reshape":
+        small = small.inputs[0]
+    rows = value.shape[value.type.rank + 1 - rank :]
+    lead = value.shape[: value.type.rank + 1 - rank]
+    same = small is value and rank > 0 and all(equal(d, 1) is True for d in lead)
+    return same and node.inputs[0].shape == (*rows, 1) and node.shape[:-1] == value.shape
 
 
 def _reached(
@@ -115,7 +194,13 @@ def attend(
     inner = {*scores.outputs, *rows.outputs}
     kernels = (scores, rows, mix)
     inputs = dict.fromkeys(n for k in kernels for n in k.inputs if n not in inner)
-    return Kernel(Anchor.CHAIN, (*linear.nodes, *over, *mix.nodes), tuple(inputs), mix.outputs)
+    nodes = (*linear.nodes, *over, *mix.nodes)
+    kernel = Kernel(Anchor.CHAIN, nodes, tuple(inputs), mix.outputs)
+    stages = attention_of(kernel)
+    given = stages.scores.outputs[-1]
+    if not _fits(given) and isinstance(given.shape[-1], int) and in_pieces(stages) is None:
+        return Refusal("what lies between two linear primitives does not fit local memory")
+    return kernel
 
 
 def _mismatch(
@@ -137,11 +222,8 @@ def _mismatch(
         return "rows of the first product are too long for private memory"
     if any(n.dtype is not n.dtype.compute for n in (given, result)):
         return "rows between two linear primitives are kept as they are computed"
-    length = given.shape[-1]
-    if equal(length, 1) is True:
+    if equal(given.shape[-1], 1) is True:
         return "rows of one element have nothing to reduce"
-    if isinstance(length, int) and length * BLOCK_ROWS * given.dtype.bytes > SCORES_BYTES:
-        return "what lies between two linear primitives does not fit local memory"
     return _reads_elsewhere(linear, over, mix, followed)
 
 

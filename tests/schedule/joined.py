@@ -33,8 +33,13 @@ def work_of(graph: Graph, plan: Plan, target: str) -> pipeline.Work:
     return work
 
 
-def agrees(graph: Graph, plan: Plan, target: str, *, loops: bool = True, **symbols: int) -> None:
-    """The loop program means what the graph means; the machine gives the bits of the kernels by themselves."""
+def agrees(
+    graph: Graph, plan: Plan, target: str, *, loops: bool = True, same: bool = True, **symbols: int
+) -> None:
+    """The loop program means what the graph means, and so does the machine, with the same bits for any threads.
+
+    same: those are the bits of the kernels by themselves.
+    """
     rng = np.random.default_rng(7)
     feeds = {
         n.attr("name"): values_of(rng, n.dtype, bind(n.shape, symbols), "real")
@@ -45,9 +50,9 @@ def agrees(graph: Graph, plan: Plan, target: str, *, loops: bool = True, **symbo
     work = work_of(graph, plan, target)
     if loops:
         np.testing.assert_allclose(interpreted(work, feeds, symbols)["y0"], want, 1e-4, near)
-    apart = machine.build(work_of(graph, greedy_plan(graph), target))
-    single = machine.run(apart, symbols, feeds, 1, lead=False)["y0"]
     built = machine.build(work)
+    apart = machine.build(work_of(graph, greedy_plan(graph), target)) if same else built
+    single = machine.run(apart, symbols, feeds, 1, lead=False)["y0"]
     for threads in (1, 2, 3):
         run = machine.run(built, symbols, feeds, threads, lead=threads == 2)["y0"]
         assert run.tobytes() == single.tobytes()
