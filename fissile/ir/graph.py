@@ -44,10 +44,19 @@ class TensorType:
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """A constant's value, compared by content: `digest` covers type, shape and bytes."""
+    """A constant's value, compared by `digest`: of type, shape and bytes, or of what it is made of and how.
 
-    array: np.ndarray
+    shape: its extents. made: makes the array, once, when it is first asked for.
+    """
+
     digest: str
+    shape: tuple[int, ...]
+    made: Callable[[], np.ndarray]
+
+    @cached_property
+    def array(self) -> np.ndarray:
+        """The elements, read-only and C-contiguous."""
+        return _still(self.made())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Data) and self.digest == other.digest
@@ -61,13 +70,29 @@ class Data:
 
 def data(array: np.ndarray) -> Data:
     """Wrap an array for use as an attribute; the array is made read-only and C-contiguous."""
+    array = _still(array)
+    digest = hashlib.blake2b(f"{array.dtype.str}{array.shape}".encode(), digest_size=16)
+    digest.update(array.reshape(-1).view(np.uint8).data)  # the bytes, not a copy
+    return Data(digest.hexdigest(), array.shape, lambda: array)
+
+
+def data_later(
+    source: Data, how: str, shape: tuple[int, ...], make_of: Callable[[np.ndarray], np.ndarray]
+) -> Data:
+    """What `make_of` makes of another constant, computed when it is first asked for.
+
+    how: names the function; equal names and equal sources mean equal results, of `shape` and of the source's type.
+    """
+    digest = hashlib.blake2b(f"{how} {source.digest} {shape}".encode(), digest_size=16)
+    return Data(digest.hexdigest(), shape, lambda: make_of(source.array))
+
+
+def _still(array: np.ndarray) -> np.ndarray:
     array = np.ascontiguousarray(array).reshape(array.shape)
     if array.flags.writeable:
         array = array.view()
         array.flags.writeable = False
-    digest = hashlib.blake2b(f"{array.dtype.str}{array.shape}".encode(), digest_size=16)
-    digest.update(array.reshape(-1).view(np.uint8).data)  # the bytes, not a copy
-    return Data(array, digest.hexdigest())
+    return array
 
 
 class Constraints:
@@ -228,8 +253,8 @@ def toposort(roots: Iterable[Node], late: Mapping[str, Node] | None = None) -> l
             elif node not in seen:
                 seen.add(node)
                 stack.append((node, True))
-                needed = waits_for(node, givers)
-                stack.extend((i, False) for i in reversed(needed) if i not in seen)
+                needed = waits_for(node, givers) if givers else node.inputs
+                stack.extend([(i, False) for i in reversed(needed) if i not in seen])
     return order
 
 

@@ -45,7 +45,7 @@ def _declared(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
 
 
 def _constant_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
-    return TensorType(dtype(attrs["dtype"]), attrs["value"].array.shape)
+    return TensorType(dtype(attrs["dtype"]), attrs["value"].shape)
 
 
 def _no_reference(**attrs: Any) -> np.ndarray:

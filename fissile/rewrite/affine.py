@@ -15,7 +15,14 @@ import numpy as np
 from fissile.ir.dim import less_equal
 from fissile.ir.dtype import FLOAT32, FLOAT64
 from fissile.ir.graph import Node, make
-from fissile.ir.primitive import BROADCAST, CONV, MATMUL, PRIMITIVES, constant, constant_value
+from fissile.ir.primitive import (
+    BROADCAST,
+    CONSTANT,
+    CONV,
+    MATMUL,
+    PRIMITIVES,
+    constant,
+)
 from fissile.rewrite.maps import mapped, per_channel
 from fissile.rewrite.rule import Outcome, Refused, rule
 from fissile.rewrite.shape import broadcast, is_same, is_unit
@@ -64,8 +71,7 @@ def _scaled_rows(weights: np.ndarray, scale: np.ndarray, groups: int) -> np.ndar
       regime="substitute", opens=False)  # fmt: skip
 def absorb_scale(node: Node) -> Outcome:
     """The scale of a normalization before a linear layer goes into its weights, through zero borders too."""
-    weights = constant_value(node.inputs[1])
-    if weights is None:
+    if node.inputs[1].primitive is not CONSTANT:
         return Refused("the weights are not constant")
     if node.inputs[0].type.rank > 2 and node.name == "matmul":
         return Refused("the product has a batch")
@@ -75,6 +81,7 @@ def absorb_scale(node: Node) -> Outcome:
     x, factor = scaled.inputs
     if not is_same(scaled.shape[-1], node.inputs[0].shape[-1]):
         return Refused("the scale is not along the channels")
+    weights = node.inputs[1].attr("value").array
     groups = node.attr("groups") if node.primitive is CONV else 1
     scale = _channels(factor, weights.shape[-2] * groups)
     if scale is None:
@@ -90,8 +97,7 @@ def absorb_scale(node: Node) -> Outcome:
       "matmul", "conv", regime="substitute", opens=False)  # fmt: skip
 def absorb_shift(node: Node) -> Outcome:
     """The shift of a normalization before a linear layer becomes part of its bias."""
-    weights = constant_value(node.inputs[1])
-    if weights is None:
+    if node.inputs[1].primitive is not CONSTANT:
         return Refused("the weights are not constant")
     if node.inputs[0].type.rank > 2 and node.name == "matmul":
         return Refused("the product has a batch")
@@ -99,6 +105,7 @@ def absorb_shift(node: Node) -> Outcome:
     if shifted.name != "add" or not is_same(shifted.shape[-1], node.inputs[0].shape[-1]):
         return Refused("the operand is not shifted along the channels")
     x, bias = shifted.inputs
+    weights = node.inputs[1].attr("value").array
     groups = node.attr("groups") if node.primitive is CONV else 1
     shift = _channels(bias, weights.shape[-2] * groups)
     if shift is None:

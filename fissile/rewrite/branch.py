@@ -14,7 +14,7 @@ import numpy as np
 
 from fissile.ir.dim import DimLike
 from fissile.ir.graph import Node, data, make
-from fissile.ir.primitive import CONCAT, CONV, MATMUL, PAD, SLICE, constant_value
+from fissile.ir.primitive import CONCAT, CONSTANT, CONV, MATMUL, PAD, SLICE
 from fissile.rewrite.merge import cut, row_operand, slice_along
 from fissile.rewrite.places import unviewed
 from fissile.rewrite.rule import Refused, joining
@@ -44,7 +44,7 @@ class _Branch:
 
 
 def _branch(node: Node) -> _Branch | Refused:
-    if constant_value(node.inputs[1]) is None:
+    if node.inputs[1].primitive is not CONSTANT:
         return Refused("the weights are not constant")
     return _pointwise(node) if node.primitive is MATMUL else _convolution(node)
 

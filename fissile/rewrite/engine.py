@@ -144,18 +144,29 @@ class Renewal:
         self._free = _by_root(r for r in rules if not r.private)
         self._private = _by_root(r for r in rules if r.private)
         self._known: dict[Node, Node] = {}
+        self._idle: set[Node] = set()  # nodes that no rule with private inputs changes, whoever reads those
 
     def exchanged(self, graph: Graph, new: Mapping[Node, Node]) -> Graph:
         """`graph`, whose nodes are in normal form, with each key of `new` replaced by its value, in normal form."""
         before = list(constraints(graph)) if _is_symbolic(graph) else []
         result = self._swept(graph, new)
-        while self._private:
+        while self._may_fire(result):
             changed, counts = _sweep(result, self._private, exact=True)
             if not counts:
                 break
             result = self._swept(changed, {})
         lost = _lost_guards(before, result) if before else ()
         return replace(result, guards=result.guards + lost) if lost else result
+
+    def _may_fire(self, graph: Graph) -> bool:
+        """Whether a rule with private inputs changes a node, if nothing else reads those."""
+        for node in graph.nodes():
+            if node in self._idle or node.name not in self._private:
+                continue
+            if _outcome(node, _Pass(self._private, None, 0)) is not node:
+                return True
+            self._idle.add(node)
+        return False
 
     def _swept(self, graph: Graph, new: Mapping[Node, Node]) -> Graph:
         return _sweep(graph, self._free, exact=False, new=new, known=self._known)[0]

@@ -141,11 +141,37 @@ def _improved(search: _Search, best: Substituted) -> Substituted | None:
     opening = tuple(r for r in search.rules if r.opens)
     found = sites(best.graph, opening, None, search.known)
     for _, here in groupby(found, key=lambda site: site.nodes):
-        tried = [_tried(search, best, site, around) for site in here]
-        better = [s for s in tried if s is not None]
+        tried = ((_tried(search, best, site, around), site) for site in here)
+        better = [(s, site) for s, site in tried if s is not None]
         if better:
-            return min(better, key=lambda s: s.cost)
+            first, site = min(better, key=lambda row: row[0].cost)
+            return _at_twins(search, best, first, site, around)
     return None
+
+
+def _at_twins(
+    search: _Search, base: Substituted, better: Substituted, site: Site, around: Surroundings
+) -> Substituted:
+    """`better`, or what is cheaper: its only firing at once at all places that look like `site`."""
+    look = _look(site, around.readers)
+    twins: list[Site] = []
+    if look in search.alone and len(better.log) == len(base.log) + 1:
+        taken: set[Node] = set()
+        for twin in sites(base.graph, (site.rule,), None, search.known):
+            if taken.isdisjoint(twin.nodes) and _look(twin, around.readers) == look:
+                taken.update(twin.nodes)
+                twins.append(twin)
+    while len(twins) > 1:
+        new = {old: node for twin in twins for old, node in zip(twin.nodes, twin.new, strict=True)}
+        graph = search.renewal.exchanged(base.graph, new)
+        is_light = constant_bytes(graph) <= search.most_bytes
+        if is_light and (cost := search.cost(graph)) < better.cost:
+            *others, last = [_told(base.graph, twin) for twin in twins]
+            log = (*base.log, *others, replace(last, saved=base.cost - cost))
+            windows = (*base.windows, (around.whole(), (new,)))
+            return Substituted(graph, cost, log, windows=windows)
+        twins = twins[: len(twins) // 2]
+    return better
 
 
 def _tried(
@@ -176,7 +202,7 @@ def _from(
         if set(s.nodes) <= set(places)
     ]
     for first in found[:1]:
-        better = _best_of(search, start, first, patience)
+        better = _best_of(search, start, first, patience, (search.budget.alpha - 1) * base.cost)
         if better is None:
             return None
         graph = search.renewal.exchanged(base.graph, window.replaced(better.graph))
@@ -206,10 +232,15 @@ class _State:
     idle: int
 
 
-def _best_of(search: _Search, start: Substituted, seed: Site, patience: int) -> Substituted | None:
-    """The best graph reached by firing `seed` and then what becomes possible near it; None if none is cheaper."""
+def _best_of(
+    search: _Search, start: Substituted, seed: Site, patience: int, detour: float
+) -> Substituted | None:
+    """The best graph reached by firing `seed` and then what becomes possible near it; None if none is cheaper.
+
+    detour: seconds that a graph on the way may cost more than the best.
+    """
     limits, best = search.budget, start
-    seen = {_identity(start.graph)}
+    seen, largest = {_identity(start.graph)}, limits.growth * len(start.graph.nodes())
     first = _State(start, frozenset(), 0)
     queue: list[tuple[float, int, _State]] = []
     serial = waited = 0
@@ -217,13 +248,12 @@ def _best_of(search: _Search, start: Substituted, seed: Site, patience: int) -> 
     while pending:
         state, possible = pending.pop()
         for site in possible:
-            child = _fired(search, state.found, site, limits.growth * len(start.graph.nodes()))
-            if child is None or _identity(child.graph) in seen:
+            child = _fired(search, state.found, site, largest, seen)
+            if child is None:
                 continue
-            seen.add(_identity(child.graph))
             is_better = child.cost < best.cost * (1 - _GAIN)
             idle = 0 if is_better else state.idle + 1
-            if child.cost > limits.alpha * best.cost or idle > limits.detour:
+            if child.cost > best.cost + detour or idle > limits.detour:
                 continue
             if is_better:
                 best, waited = child, 0
@@ -239,13 +269,16 @@ def _best_of(search: _Search, start: Substituted, seed: Site, patience: int) -> 
     return None if best is start else best
 
 
-def _fired(search: _Search, state: Substituted, site: Site, largest: float) -> Substituted | None:
-    """The graph after a firing; None when it is too large or the same."""
+def _fired(
+    search: _Search, state: Substituted, site: Site, largest: float, seen: set[Hashable]
+) -> Substituted | None:
+    """The graph after a firing; None when it is too large, or has been seen."""
     search.made += 1
     new = dict(zip(site.nodes, site.new, strict=True))
     graph = search.renewal.exchanged(state.graph, new)
-    if _identity(graph) == _identity(state.graph):
+    if _identity(graph) in seen:
         return None
+    seen.add(_identity(graph))
     if len(graph.nodes()) > largest:
         return None
     firing = _told(state.graph, site)

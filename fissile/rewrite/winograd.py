@@ -13,8 +13,9 @@ from functools import lru_cache
 import numpy as np
 
 from fissile.ir.dim import DimLike, ceildiv
-from fissile.ir.graph import Node, data, make
+from fissile.ir.graph import Data, Node, data, data_later, make
 from fissile.ir.primitive import (
+    CONSTANT,
     MATMUL,
     PAD,
     SLICE,
@@ -29,6 +30,7 @@ from fissile.rewrite.shape import view
 TAPS = 3
 TOLERANCE = 2e-5
 DRAWN = 32  # outputs that are checked, about
+BLOCK = 4096  # columns of weights transformed at once
 FEWEST_CHANNELS = 16  # with fewer, the transforms cost more than they save
 
 
@@ -121,14 +123,21 @@ def _two_axes(matrix: np.ndarray) -> np.ndarray:
 
 def _transformed(weights: np.ndarray, kind: Filter) -> np.ndarray:
     """[a * a, channels, outs]."""
-    flat = weights.astype(np.float64).reshape(TAPS * TAPS, -1)
-    result = _two_axes(kind.weights) @ flat
-    return result.reshape(-1, *weights.shape[2:]).astype(weights.dtype)
+    flat = weights.reshape(TAPS * TAPS, -1)
+    matrix = _two_axes(kind.weights)
+    result = np.empty((kind.size**2, flat.shape[1]), weights.dtype)
+    for first in range(0, flat.shape[1], BLOCK):  # what is wider than the weights stays in a cache
+        part = slice(first, first + BLOCK)
+        result[:, part] = matrix @ flat[:, part].astype(np.float64)
+    return result.reshape(-1, *weights.shape[2:])
 
 
-@lru_cache(maxsize=16)  # a search makes the same few again and again
 def _filters(w: Node, kind: Filter) -> Node:
-    return constant(_transformed(w.attr("value").array, kind))
+    """The transformed weights; they are computed for the graph that is taken in the end."""
+    value: Data = w.attr("value")
+    shape = kind.size**2, *value.shape[2:]
+    later = data_later(value, f"winograd_{kind.outs}", shape, lambda a: _transformed(a, kind))
+    return make(CONSTANT, value=later, dtype=w.attr("dtype"))
 
 
 @lru_cache(maxsize=256)

@@ -14,6 +14,8 @@ from fissile.ir.graph import (
     Node,
     bind_partial,
     constraints,
+    data,
+    data_later,
     evaluate,
     make,
     map_graph,
@@ -100,3 +102,25 @@ def test_symbols_can_be_bound_in_part() -> None:
 def test_constants_compare_by_content() -> None:
     assert scalar(0.0, FLOAT32) is not scalar(-0.0, FLOAT32)
     assert scalar(float("nan"), FLOAT32) is scalar(float("nan"), FLOAT32)
+
+
+def test_a_constant_that_is_made_later_is_made_once_and_compares_by_what_it_is_made_of() -> None:
+    source, made = data(np.arange(6, dtype=np.float32)), []
+
+    def twice(array: np.ndarray) -> np.ndarray:
+        made.append(array)
+        return 2 * array
+
+    first, same = (data_later(source, "twice", (6,), twice) for _ in range(2))
+    other = data_later(source, "thrice", (6,), twice)
+    assert first == same
+    assert hash(first) == hash(same)
+    assert first not in (other, source)
+    node = make(PRIMITIVES["constant"], value=first, dtype="float32")
+    assert node is make(PRIMITIVES["constant"], value=same, dtype="float32")
+    assert node.shape == (6,)
+    assert not made
+    np.testing.assert_array_equal(first.array, 2 * source.array)
+    assert first.array is first.array
+    assert len(made) == 1
+    assert not first.array.flags.writeable

@@ -235,7 +235,9 @@ REFUSALS: list[tuple[str, str, Callable[[], tuple[Node, ...]]]] = [
     (
         "merge_windows",
         "dilations",
-        lambda: (P("conv", IMAGE, weights(2, 2, 5, 3), strides=(1, 1), dilations=(2, 1), groups=1),),
+        lambda: (
+            P("conv", IMAGE, weights(2, 2, 5, 3), strides=(1, 1), dilations=(2, 1), groups=1),
+        ),
     ),
     ("merge_windows", "channels of an image", lambda: (P("matmul", X, weights(5, 2)),)),
     ("merge_windows", "not constant", lambda: (WIDE,)),
@@ -586,6 +588,48 @@ def test_a_window_is_convex_and_goes_back() -> None:
     assert not any(
         set(n.inputs) & outside for n in window.inside if n.name not in ("exp", "matmul")
     )
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32))
+def test_windows_of_drawn_graphs_are_convex_and_see_constants(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    nodes = [X, spread(weights(5), X.shape)]
+    for _ in range(int(rng.integers(1, 40))):
+        a, b = (nodes[int(rng.integers(max(0, len(nodes) - 6), len(nodes)))] for _ in range(2))
+        nodes.append(P("exp", a) if rng.random() < 0.2 else P("add", a, b))
+    graph = graph_of(nodes[-1], nodes[int(rng.integers(2, len(nodes)))])
+    live = [n for n in graph.nodes() if n.name in ("exp", "add")]
+    seeds = [live[int(rng.integers(len(live)))] for _ in range(int(rng.integers(1, 3)))]
+    window = Surroundings(graph).window(tuple(dict.fromkeys(seeds)))
+    after: set[Node] = set()  # outside, but behind something inside
+    for node in graph.nodes():
+        if node in window.inside:
+            assert after.isdisjoint(node.inputs)
+        elif any(i in after or i in window.inside for i in node.inputs):
+            after.add(node)
+    assert "broadcast" not in {n.name for n in window.outer.values()}
+    rebuilt = window.rebuilt(window.graph)
+    assert all(rebuilt[inner] is node for node, inner in window.inside.items())
+
+
+def test_what_helps_at_one_block_is_done_at_all_its_twins_at_once() -> None:
+    y = source((1, 26, 26, 64))
+    rng = np.random.default_rng(0)
+    attrs = {"strides": (1, 1), "dilations": (1, 1), "groups": 1}
+    zero = scalar(0, FLOAT32)
+    for _ in range(6):
+        taps = constant(rng.standard_normal((3, 3, 64, 64)).astype(np.float32))
+        y = P("conv", zero_border(y, (0, 1, 1, 0), (0, 1, 1, 0)), taps, **attrs)
+        y = P("max", y, spread(zero, y.shape))
+    graph = canonicalize(graph_of(y)).graph
+    best, *_ = substitute(graph, estimator(), Budget(heavier=9.0))
+    assert sum(firings(best.log).values()) == 6
+    assert len(best.windows) < 6
+    tight = constant_bytes(graph) * 2 // 6  # what Winograd adds is 3 times a filter
+    some, *_ = substitute(graph, estimator(), Budget(heavier=1.0, room=2 * tight))
+    assert 0 < len(some.log) < 6
+    assert best.cost < some.cost < estimator()(graph)
 
 
 def test_documented_estimate() -> None:
