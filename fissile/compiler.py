@@ -80,7 +80,7 @@ def compile(
     request = _request(model, base_dir, target, threads, shapes, options)
     if budget is not None:
         executable = load(_tuned(request, budget, report, None).artifact, threads=threads)
-    elif cache and request.source.sha256:
+    elif cache:
         executable = _cached(request, threads, report)
     else:
         executable = load(_compiled(request, report), threads=threads)
@@ -223,9 +223,9 @@ def near_misses(
 
 @dataclass(frozen=True)
 class Source:
-    """A model as the pipeline reads it, and the hash that names it ("": too large to have one)."""
+    """A model as the pipeline reads it, and the hash that names it."""
 
-    model: Path | bytes | onnx.ModelProto
+    model: Path | bytes
     base_dir: Path | None
     name: str
     sha256: str
@@ -323,10 +323,7 @@ def _source(model: Model, base_dir: str | os.PathLike[str] | None) -> Source:
             f"{type(model).__name__} is no model",
             reason="a model is a path, bytes, or an onnx.ModelProto",
         )
-    try:
-        content = bytes(model.SerializeToString(deterministic=True))
-    except ValueError:
-        return Source(model, folder, "", "")  # over 2 GB: the frontend says what to do
+    content: bytes = import_module("fissile.frontend").serialized(model)
     return Source(content, folder, "", _sha256(content, folder))
 
 

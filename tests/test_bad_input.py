@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from google.protobuf.message import EncodeError
 from onnx import TensorProto, helper, numpy_helper
 
 import fissile
 from fissile import cli
+from fissile.errors import ModelError
 from fissile.runtime import artifact
 
 FLOAT = TensorProto.FLOAT
@@ -162,6 +164,19 @@ def test_bad_models(bad: Bad, folder: Path, capsys: pytest.CaptureFixture[str]) 
     assert "Traceback" in capsys.readouterr().err
     assert sorted(folder.iterdir()) == before
     assert not list((folder.parent / "cache").glob("*.fsl"))
+
+
+def test_a_model_over_two_gigabytes_is_to_be_saved_apart() -> None:
+    class Large:
+        def SerializeToString(self, **options: bool) -> bytes:
+            raise EncodeError("Failed to serialize proto")
+
+    large: Any = Large()
+    for work in (fissile.compile, fissile.check, fissile.optimize):
+        with pytest.raises(ModelError, match="F011") as caught:
+            work(large)
+        assert "2 GB" in str(caught.value)
+        assert "save_as_external_data" in str(caught.value)
 
 
 def _is_one_error(text: str, code: str, words: tuple[str, ...]) -> None:

@@ -2,7 +2,7 @@
 
 from fissile.frontend.extents import fix_extents
 from fissile.frontend.operator_graph import Metadata, Operator, OperatorGraph, Value
-from fissile.frontend.read import model_sha256, read_model
+from fissile.frontend.read import model_sha256, read_model, serialized
 from fissile.frontend.write import single_model, values_read
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "fix_extents",
     "model_sha256",
     "read_model",
+    "serialized",
     "single_model",
     "values_read",
 ]

@@ -44,7 +44,7 @@ def read_model(
         folder = path.parent if folder is None else folder
         content, file_name = _read_file(path), path.name
     elif isinstance(model, onnx.ModelProto):
-        content = _serialized(model)
+        content = serialized(model)
     else:
         content = bytes(model)
     try:
@@ -93,15 +93,16 @@ def _read_file(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def _serialized(model: onnx.ModelProto) -> bytes:
+def serialized(model: onnx.ModelProto) -> bytes:
+    """The model as bytes, always the same. ModelError F011 where it is over 2 GB, which no message may be."""
     try:
-        return bytes(model.SerializeToString())
+        return bytes(model.SerializeToString(deterministic=True))
     except (ValueError, EncodeError) as error:
         raise ModelError(
             "F011",
-            "the model does not fit into one protobuf message",
+            "the model does not fit into one protobuf message, which holds 2 GB",
             reason=str(error),
-            remedy="save it with external data and pass its path",
+            remedy="onnx.save(model, PATH, save_as_external_data=True), and pass the path",
         ) from error
 
 

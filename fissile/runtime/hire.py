@@ -1,9 +1,9 @@
 """Timing what another package runs, in a child process (DESIGN 3.4, 6).
 
 In: a `Job`: the provider, a folder with the model and the arrays, threads, samples. Out: samples of one call, the
-copies of its results included, as the runtime makes them; the results are in the folder then. The child is `python -m fissile.runtime.hire`,
-a job on its standard input and the answer on its standard output, both JSON. Invariant: a package that crashes or hangs
-takes the child down, never the caller.
+copies of its results included, as the runtime makes them; the results are in the folder then. The child is
+`python -m fissile.runtime.hire`, a job on its standard input and the answer on its standard output, both JSON.
+Invariant: a package that crashes or hangs takes the child down, never the caller.
 """
 
 import json

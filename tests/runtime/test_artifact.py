@@ -4,6 +4,7 @@ import io
 import json
 import mmap
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,16 @@ def test_nothing_half_written_remains(tmp_path: Path) -> None:
     write_artifact(toy(), path)
     assert path.read_bytes() == artifact_bytes(toy())
     assert [p.name for p in tmp_path.iterdir()] == ["model.fsl"]
+
+
+def test_an_artifact_in_use_stays_what_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "model.fsl"
+    write_artifact(toy(), path)
+    mapped = read_artifact(path)
+    before = {name: bytes(mapped.member(name)) for name in mapped.spans}
+    write_artifact(replace(toy(), weights=()), path)
+    assert {name: bytes(mapped.member(name)) for name in mapped.spans} == before
+    assert path.read_bytes() != artifact_bytes(toy())
 
 
 def write_and_fail(path: Path) -> None:
