@@ -35,8 +35,8 @@ class Certificate:
 
     candidates, measured: kernels considered, and distinct ones measured. lower_bound_seconds: no selection of the
     candidates costs less than this at the costs known now; where nothing is measured, at the least costs. gap refers to
-    it, window_gap to the worst window alone, roofline_gap to the bounds before anything was measured. noise: largest
-    change when kernels were timed again.
+    it, window_gap to what windows solved to the optimum select, roofline_gap to the bounds before anything was
+    measured. noise: largest change when kernels were timed again.
     """
 
     candidates: int

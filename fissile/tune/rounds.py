@@ -2,7 +2,7 @@
 
 In: candidates, and what kernels cost: a bound for any, measurements of many at a time, perhaps a `Prior`. Out: `Round`
 after `Round`, and at any moment the best selection of kernels that have been measured. Rounds ask the relaxation what
-would be selected, and the windows once that has been measured; at the end what matters is timed again. Invariant: an
+would be selected, and the windows once that is near; at the end what matters is timed again. Invariant: an
 interruption loses nothing, since every measured cost is in `Profiling.known` before the round that used it ends.
 """
 
@@ -18,11 +18,14 @@ from fissile.orchestrate.candidates import Candidates
 from fissile.orchestrate.orchestrate import Certificate, problem_of
 from fissile.orchestrate.partition import Memory, improve
 from fissile.orchestrate.plan import Kernel
-from fissile.orchestrate.program import Problem, relax, run_order
+from fissile.orchestrate.program import Problem, Relaxation, relax, run_order
 
 Measure = Callable[[Sequence[Kernel], int], Sequence[float]]
 Bound = Callable[[Kernel], float]
 RELAXED_ROUNDS = 20
+STEPS = 4  # relaxations between two plans
+FEW = 2  # kernels of a family that are measured before its expectations are looked at again
+NEARLY = 3.0  # times the gap at which measuring stops: from there on windows are asked
 NEAR = 0.03  # reduced cost, as a share of a kernel's own, that noise may hide
 MARGIN = 1.05  # how far above the highest peak seen the peak is taken to be
 AT_ONCE = 32  # kernels after which an interruption keeps what is known
@@ -45,7 +48,11 @@ class Round:
     @property
     def gap(self) -> float:
         """(plan - bound) / bound."""
-        return max(0.0, self.plan_seconds / self.bound_seconds - 1) if self.bound_seconds > 0 else 0.0
+        return _gap(self.plan_seconds, self.bound_seconds)
+
+
+def _gap(plan: float, bound: float) -> float:
+    return max(0.0, plan / bound - 1) if bound > 0 else 0.0
 
 
 @dataclass(frozen=True)
@@ -124,8 +131,11 @@ class Profiling:
         return replace(self.base, choices=tuple(replace(c, cost=cost) for c, cost in rows))
 
     def seconds(self) -> float:
-        """What the selection costs by now."""
-        return float(self.costs()[self.selected].sum())
+        """What the selection costs by now; what has not been measured as much as is guessed."""
+        costs = self.costs()
+        if self.guesses is not None:
+            costs = np.where(np.isnan(self.measured()), np.maximum(costs, self.guesses), costs)
+        return float(costs[self.selected].sum())
 
 
 def begin(
@@ -215,19 +225,15 @@ def certificate(state: Profiling) -> Certificate:
     """What is proved about the selection; the gap holds as far as the prior does."""
     plan = state.seconds()
     lower = max(relax(state.problem(state.costs())).objective, min(state.proved, plan))
-
-    def gap(low: float) -> float:
-        return max(0.0, (plan - low) / low) if low > 0 else 0.0
-
     return Certificate(
         candidates=len(state.found.all),
         measured=len(state.known),
         rounds=state.rounds,
         lower_bound_seconds=lower,
         predicted_seconds=plan,
-        gap=gap(lower),
+        gap=_gap(plan, lower),
         window_gap=state.window_gap,
-        roofline_gap=gap(relax(state.problem(state.bounds)).objective),
+        roofline_gap=_gap(plan, relax(state.problem(state.bounds)).objective),
         noise=state.noise,
         violations=state.violations,
         kernels=len(state.selected),
@@ -237,7 +243,7 @@ def certificate(state: Profiling) -> Certificate:
 def admissible_gap(state: Profiling) -> float:
     """The gap of the selection to what is proved without the prior: from measurements and bounds alone."""
     lower = relax(state.problem(state.costs(admissible=True))).objective
-    return max(0.0, (state.seconds() - lower) / lower) if lower > 0 else 0.0
+    return _gap(state.seconds(), lower)
 
 
 def distinct(state: Profiling) -> int:
@@ -251,7 +257,10 @@ def _round(state: Profiling, bound: float) -> Round:
 
 
 def _search(state: Profiling, measure: Measure) -> Iterator[Round]:
-    """Rounds that measure what the relaxation would select, then what windows do, until nothing new is."""
+    """Rounds that measure what the relaxation would select, then what windows do, until nothing new is.
+
+    Near the end the relaxation lies below every plan by more than measuring can mend: windows decide earlier.
+    """
     relaxed = 0
     while True:
         settle(state)
@@ -259,19 +268,50 @@ def _search(state: Profiling, measure: Measure) -> Iterator[Round]:
         found = relax(problem)
         yield _round(state, found.objective)
         if state.seconds() <= found.objective * (1 + state.enough):
-            state.window_gap = 0.0
+            state.window_gap = _gap(state.seconds(), found.objective)
             return
         relaxed += 1
-        wanted = np.flatnonzero(found.values > 1e-6).tolist() if relaxed <= RELAXED_ROUNDS else []
-        if not _time(state, wanted, measure) and not _windows(state, problem, measure):
+        is_near = state.seconds() <= found.objective * (1 + NEARLY * state.enough)
+        by_relaxing = relaxed <= RELAXED_ROUNDS and not is_near and _relaxing(state, found, measure)
+        if not by_relaxing and not _windows(state, problem, measure):
             return
+
+
+def _relaxing(state: Profiling, found: Relaxation, measure: Measure) -> bool:
+    """Measure what relaxations select, a few of every family at a time, for what they show is expected of the others.
+
+    Whether there was anything.
+    """
+    is_new = False
+    for _ in range(STEPS):
+        wanted = _few(state, found)
+        if not _time(state, wanted, measure):
+            break
+        is_new = True
+        found = relax(state.problem(state.costs()))
+        if state.seconds() <= found.objective * (1 + NEARLY * state.enough):
+            break
+    return is_new
+
+
+def _few(state: Profiling, found: Relaxation) -> list[int]:
+    """Of what is selected and not measured those that matter most, FEW of each family."""
+    new = [k for k in np.flatnonzero(found.values > 1e-6).tolist() if int(state.keys[k]) not in state.known]
+    if state.families is None:
+        return new
+    shares = found.values * state.costs()
+    by_family: dict[int, dict[int, int]] = {}
+    for k in sorted(new, key=lambda k: -shares[k]):
+        by_family.setdefault(int(state.families[k]), {}).setdefault(int(state.keys[k]), k)
+    return [k for of_family in by_family.values() for k in [*of_family.values()][:FEW]]
 
 
 def _windows(state: Profiling, problem: Problem, measure: Measure) -> bool:
     """Measure what a solution to the optimum selects; whether that may change anything."""
     part = improve(problem, state.selected, memory=state.memory)
-    state.window_gap, state.proved = part.gap, part.bound
-    if state.seconds() <= part.cost * (1 + max(state.enough, 1e-9)):
+    left = _gap(state.seconds(), part.cost)
+    state.window_gap, state.proved = max(part.gap, left), part.bound
+    if left <= max(state.enough, 1e-9):
         return False
     return _time(state, part.selected, measure)
 
