@@ -75,8 +75,13 @@ class Product(Linear):
     @property
     def packed(self) -> L.Buffer:
         """The block's rows of the left operand, and the idle ones of its last tile."""
-        size = (self.block_rows + self.shape.rows) * self.pitch
+        size = self.kept_rows * self.pitch
         return L.buffer(f"{self.prefix}left", self.dtype, (size,), L.Space.SCRATCH)
+
+    @property
+    def kept_rows(self) -> int:
+        """Most rows of a block, and the idle ones of its last tile."""
+        return self.block_rows + self.shape.rows
 
     def _row_count(self) -> L.Expr:
         return self.count
@@ -99,11 +104,8 @@ class Product(Linear):
 
     def pack(self) -> L.Stmt:
         """The block's rows of the left operand into `packed`; idle rows repeat the last."""
-        i = L.var("i")
         last = L.minus(L.plus(self.row, self.count), 1)
-        here = {self.m: L.minimum(L.plus(self.row, i), last), self.matrix: self.names["matrix"]}
-        copy = L.map_stmt(self._copy_row(L.times(i, self.pitch)), lambda e: L.substitute(e, here))
-        return L.For(i, self.padded_rows(), copy)
+        return L.block(*self._for_rows(self.padded_rows(), last))
 
     def clear_idle(self) -> L.Stmt:
         """Idle rows of `packed` to zero, when something else writes the others."""
@@ -178,6 +180,7 @@ class _Lowering:
         fitting = LEFT_BYTES // (made.pitch * made.dtype.bytes)
         made.limit_rows(max(1, min(BLOCK_ROWS, fitting) // tile) * tile)
         made.place = self._into_ring
+        made.read_in_place()
         return made
 
     def _behind(self, kernel: Kernel, target: Target) -> Product:
@@ -273,7 +276,7 @@ class _Lowering:
             up.count: L.minimum(L.const(up.block_rows), L.minus(total, done)),
         }
         steps = lets(block, L.block(up.pack(), up.multiply()))
-        made = L.Alloc(up.packed, L.For(chunk, L.ceildiv(total, up.block_rows), steps))
+        made = up.with_left(L.For(chunk, L.ceildiv(total, up.block_rows), steps))
         base = L.times(at.number, height)
         named = {
             low: L.op("max", L.const(0), reads(at.first, 0)),

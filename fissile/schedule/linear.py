@@ -1,7 +1,7 @@
 """Linear kernels: matrix products and convolutions on register tiles, with the epilogue on the tile.
 
 for task (matrix, block of rows, block of columns): for block of k: copy the block's rows of the left operand into
-private memory (a convolution's windows are gathered there, padding read as zero); for panel, for tile of rows:
+private memory (windows are gathered there, padding read as zero) unless they can be read in place; for panel, for tile:
 accumulate; keep partial sums between blocks of k; after the last one run the epilogue and store (DESIGN 3.5).
 """
 
@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 from fissile.ir import loop as L
 from fissile.ir.dim import DimLike, ceildiv, equal, max_, product
+from fissile.ir.dtype import INT64
 from fissile.ir.graph import Node
 from fissile.ir.primitive import PANEL, packed_extents, unflatten
 from fissile.microkernel.generate import (
     ROW_PITCH_GAP,
+    Read,
     TileShape,
     accumulate,
     drain,
@@ -24,6 +26,7 @@ from fissile.microkernel.generate import (
 from fissile.orchestrate.follow import Index, definition, push
 from fissile.orchestrate.formats import tile_address
 from fissile.orchestrate.plan import Kernel
+from fissile.schedule.in_place import InPlace, in_place
 from fissile.schedule.kernel import Builder, Lowered
 from fissile.schedule.panels import zero_padding
 from fissile.schedule.window import copy_window
@@ -58,7 +61,9 @@ def view(root: Node) -> Extents:
 
 def lower_linear(kernel: Kernel, target: Target) -> Lowered:
     """The loop program of a LINEAR kernel."""
-    return Linear(kernel, target).lower()
+    linear = Linear(kernel, target)
+    linear.read_in_place()
+    return linear.lower()
 
 
 class Linear:
@@ -84,6 +89,7 @@ class Linear:
         self.n_lane = space.loop(f"{prefix}n_lane", PANEL)
         self.in_panels = kernel.outputs[-1].name == "pack"
         self.pitch = DEPTH + ROW_PITCH_GAP
+        self.here: InPlace | None = None  # where the left operand is read without a copy of its rows
         self.beside: dict[Node, L.Expr] = {}  # values of a row that the epilogue reads from private memory
         self.masks_freely = target.vector_bits >= 512  # mask registers: a masked store costs what a plain one does
 
@@ -95,7 +101,8 @@ class Linear:
         rows = _share(size.rows, BLOCK_ROWS, tile.rows)
         if isinstance(size.rows, int) and size.rows <= BLOCK_ROWS:
             columns = _share(size.columns, 4 * PANEL, wide)
-        return Extents(1, rows, columns, _share(size.depth, DEPTH, 8))
+        is_one = isinstance(size.depth, int) and 0 < size.depth <= DEPTH
+        return Extents(1, rows, columns, size.depth if is_one else _share(size.depth, DEPTH, 8))
 
     def role(self, name: str, dim: DimLike) -> L.Expr:
         """An extent of this product as a parameter of its own."""
@@ -189,15 +196,14 @@ class Linear:
                 role("block_depth", block.depth), L.minus(role("depth", size.depth), names[3])
             ),
         )
-        body: L.Stmt = L.block(self._pack_left(), self._panels())
+        body: L.Stmt = L.block(*self._pack_left(), self._panels())
         for name, value in reversed(list(zip(names[3:], values[3:]))):
             body = L.Let(name, value, body)
         blocks = max_(1, -(-size.depth // block.depth))  # a sum of nothing is stored, too
         body = L.For(part, role("blocks", blocks), body)
         for name, value in reversed(list(zip(names[:3], values[:3]))):
             body = L.Let(name, value, body)
-        for buffer in (self.partial, self.packed):
-            body = L.Alloc(buffer, body)
+        body = L.Alloc(self.partial, self.with_left(body))
         if self.in_panels:
             body = L.block(body, zero_padding(self.build, self.kernel.outputs[-1], task, tasks))
         nest = L.For(task, role("tasks", tasks), body, L.Kind.PARALLEL)
@@ -206,8 +212,12 @@ class Linear:
     @property
     def packed(self) -> L.Buffer:
         """The block's rows of the left operand: row after row, `pitch` apart."""
-        rows = BLOCK_ROWS + self.shape.rows
-        return L.buffer("left", self.dtype, (rows * self.pitch,), L.Space.SCRATCH)
+        return L.buffer("left", self.dtype, (self.kept_rows * self.pitch,), L.Space.SCRATCH)
+
+    @property
+    def kept_rows(self) -> int:
+        """Most rows of a block, and the idle ones of its last tile."""
+        return BLOCK_ROWS + self.shape.rows
 
     @property
     def row_pitch(self) -> L.Expr:
@@ -217,7 +227,7 @@ class Linear:
     @property
     def partial(self) -> L.Buffer:
         """Sums of the block between blocks of k (unused when k is one block)."""
-        rows, columns = BLOCK_ROWS + self.shape.rows, self._most_columns()
+        rows, columns = self.kept_rows, self._most_columns()
         size = rows * columns if equal(self.size.depth, self.block.depth) is not True else 1
         return L.buffer("partial", self.dtype, (size,), L.Space.SCRATCH)
 
@@ -226,18 +236,61 @@ class Linear:
 
     # -------------------------------------------------------- the left operand
 
-    def _pack_left(self) -> L.Stmt:
+    def read_in_place(self) -> None:
+        """Read the left operand where it is, if that is better than a copy of the block's rows."""
+        space, root, size = self.build.space, self.root, self.size
+        extents = root.inputs[1].shape[:-1] if root.name == "conv" else (size.depth,)
+        taps = tuple(
+            L.const(0) if equal(d, 1) is True else space.loop(f"{self.prefix}tap{a}", d)
+            for a, d in enumerate(extents)
+        )
+        value = self.left_value(taps)
+        found = in_place(space, value, self.m, taps)
+        if found and (equal(found.runs, 1) is True or equal(size.depth, self.block.depth) is True):
+            self.here = found
+
+    @property
+    def starts(self) -> L.Buffer:
+        """Where the rows of the block begin that are read in place."""
+        return L.buffer("starts", INT64, (self.kept_rows,), L.Space.SCRATCH)
+
+    def with_left(self, body: L.Stmt) -> L.Stmt:
+        """`body` with the memory that it needs for the block's rows of the left operand."""
+        if self.here is None:
+            return L.Alloc(self.packed, body)
+        return L.Alloc(self.starts, body) if self.here.pitch is None else body
+
+    def _pack_left(self) -> list[L.Stmt]:
         """rows[i, k] = left(first_row + i, start + k) for the rows of the block."""
-        role = self.role
-        i, shape = L.var("i"), self.shape
-        all_rows = role("rows", self.size.rows)
-        count = self._row_count()
+        shape, count = self.shape, self._row_count()
         whole = L.times(L.quotient(count, shape.rows), shape.rows)
         rest = L.times(L.ceildiv(L.minus(count, whole), shape.tail_rows), shape.tail_rows)
-        row = L.minimum(L.plus(self.names["row"], i), L.minus(all_rows, 1))  # idle rows repeat the last
-        here = {self.m: row, self.matrix: self.names["matrix"]}
-        copy = L.map_stmt(self._copy_row(L.times(i, self.pitch)), lambda e: L.substitute(e, here))
-        return L.For(i, L.plus(whole, rest), copy)
+        last = L.minus(self.role("rows", self.size.rows), 1)
+        return self._for_rows(L.plus(whole, rest), last)
+
+    def _for_rows(self, count: L.Expr, last: L.Expr) -> list[L.Stmt]:
+        """A copy of `count` rows of the block, or where they are; idle ones behind row `last` of all repeat it."""
+        i, here = L.var("i"), self.here
+        if here is not None and here.pitch is not None:
+            return []
+        row = L.minimum(L.plus(self.names["row"], i), last)
+        place = {self.m: row, self.matrix: self.names["matrix"]}
+        if here is None:
+            body = self._copy_row(L.times(i, self.pitch))
+        else:
+            body = L.Store(self.starts, (i,), here.start)
+        return [L.For(i, count, L.map_stmt(body, lambda e: L.substitute(e, place)))]
+
+    def row_start(self, i: L.Expr) -> L.Expr:
+        """Where row `i` of the block begins, which is read in place."""
+        here = self.here
+        assert here is not None
+        if here.pitch is None:
+            start: L.Expr = L.Load(self.starts, (i,))
+        else:
+            start = L.substitute(here.start, {self.matrix: self.names["matrix"]})
+            start = L.plus(L.times(L.plus(self.names["row"], i), here.pitch), start)
+        return L.plus(start, self.names["start"]) if equal(here.runs, 1) is True else start
 
     def _row_count(self) -> L.Expr:
         """Rows of this block."""
@@ -401,9 +454,34 @@ class _Tile:
             offset = L.plus(base, L.times(stride, p))
             return L.Load(right, (L.plus(L.plus(offset, L.times(k, PANEL)), lane),))
 
+        if linear.here is not None:
+            return L.Let(base, start, self._in_place(linear.here, base, read))
         loop = accumulate(self.rows, self.width, left, read, self.sums, linear.names["deep"])
         loop = L.Let(k0, L.times(self.row0, linear.row_pitch), loop)
         return L.Let(base, start, loop)
+
+    def _in_place(self, here: InPlace, base: L.Var, read: Read) -> L.Stmt:
+        """The sums over rows that are read where they are, run by run; `base`: where `read` begins."""
+        linear, run = self.linear, L.var("run")
+        starts = [L.var(f"start{i}") for i in range(self.rows)]
+        single = equal(here.runs, 1) is True
+
+        def left(i: int, k: L.Expr) -> L.Expr:
+            begin = starts[i] if single else L.plus(starts[i], L.times(run, here.step))
+            return L.Load(here.buffer, (L.plus(begin, k),))
+
+        depth = linear.names["deep"] if single else linear.role("run_elements", here.run)
+        loop = accumulate(self.rows, self.width, left, read, self.sums, depth)
+        if not single:
+            ahead = L.plus(base, L.times(run, L.times(depth, PANEL)))
+            loop = L.map_stmt(loop, lambda e: L.substitute(e, {base: ahead}))
+            loop = L.For(run, linear.role("runs", here.runs), loop)
+        for i, name in enumerate(starts):
+            row: L.Expr = L.plus(self.row0, i)
+            if self.limit is not None and here.pitch is not None:
+                row = L.minimum(row, L.minus(self.limit, 1))
+            loop = L.Let(name, linear.row_start(row), loop)
+        return loop
 
     def _finish(self) -> L.Stmt:
         """The epilogue and the stores: on the registers when it is short, else row by row over a copy of the tile."""
