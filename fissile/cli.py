@@ -256,10 +256,12 @@ def show_command(
     quiet: bool,
     verbose: bool,
 ) -> int:
-    """Print MODEL as text after a stage of the compiler, or what there is to show."""
+    """Print MODEL as text after a stage of the compiler, the kernels of an artifact, or what there is to show."""
     from fissile import compiler
 
     set_up(quiet=quiet, verbose=verbose)
+    if model is not None and model.suffix == ".fsl":
+        return _print_kernels(existing(model), as_json)
     if rules:
         _print_rules(compiler.rule_laws(), as_json)
         return 0
@@ -284,6 +286,22 @@ def show_command(
         options=options,
     )
     print(json.dumps({"stage": stage, "text": text}) if as_json else text)
+    return 0
+
+
+def _print_kernels(path: Path, as_json: bool) -> int:
+    """A line per kernel of an artifact; what a package runs is under its name."""
+    from fissile.report.facts import kernels_of
+    from fissile.runtime.artifact import read_artifact
+
+    rows = kernels_of(read_artifact(path))
+    if as_json:
+        print(json.dumps({"kernels": rows}))
+        return 0
+    for row in rows:
+        served = ", ".join(row["serves"])
+        names = " ".join(row["primitives"])
+        print(f"step {row['step']:<4d} {row['kernel']:11} {row['function']:6} [{names}]  {served}")
     return 0
 
 

@@ -65,6 +65,24 @@ def about(artifact: Artifact, name: str) -> dict[str, Any]:
     }
 
 
+def kernels_of(artifact: Artifact) -> list[dict[str, Any]]:
+    """The kernels in the order in which they run: step, what each is built around (or the package that runs it), the
+    name of its function ("": it is called), primitives, ONNX nodes it serves. ValueError where the record is damaged.
+    """
+    found = about(artifact, "")["record"]
+    texts, primitives = found["texts"], found["primitives"]
+    return [
+        {
+            "step": row["step"],
+            "kernel": row["anchor"],
+            "function": row["function"],
+            "primitives": [texts[primitives[n][0]] for n in row["nodes"]],
+            "serves": [texts[n] for n in row["serves"]],
+        }
+        for row in found["kernels"]
+    ]
+
+
 def _from_plan(artifact: Artifact) -> dict[str, Any]:
     """A record with what `plan.json` says, for artifacts whose compiler kept none."""
     plan = read_plan(artifact.member(artifact.manifest["targets"][0]["plan"]))

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from onnx import TensorProto, helper, numpy_helper
 
+from fissile import cli
 from fissile.errors import OptionError
 from fissile.ir.graph import Graph
 from fissile.options import PROVIDERS, Options, resolve_target
@@ -177,6 +178,22 @@ def test_packages_run_windows(work: Work, provider: str, tmp_path: Path) -> None
     installed(provider)
     other = made(work, planned(work.known("graph"), provider, whole))
     assert agree(work.artifact, other.artifact, 11, tmp_path) == ""
+
+
+def test_what_a_package_runs_is_shown_under_its_name(
+    work: Work, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.fsl"
+    path.write_bytes(made(work, planned(work.known("graph"), "openblas", single)).artifact)
+    with pytest.raises(SystemExit):
+        cli.main(["show", str(path), "--json"])
+    rows = json.loads(capsys.readouterr().out)["kernels"]
+    theirs = [row for row in rows if row["kernel"] == "openblas"]
+    assert [row["serves"] for row in theirs] == [[f"product{k}"] for k in range(3)]
+    assert all(row["function"] for row in rows if row["kernel"] != "openblas")
+    with pytest.raises(SystemExit):
+        cli.main(["show", str(path)])
+    assert capsys.readouterr().out.count("openblas") == 3
 
 
 def test_a_missing_package_is_named(work: Work, tmp_path: Path) -> None:
