@@ -240,8 +240,11 @@ class _InPieces(_Blocks):
         mix.part, mix.block = self.piece, replace(mix.block, depth=PIECE)
         mix.names |= {"start": self.start, "deep": self.deep}
         self.columns = whole(mix.size.columns)
-        self.top = L.buffer("top", self.dtype, (self.block_rows,), L.Space.SCRATCH)
-        total = L.buffer("total", self.dtype, (self.block_rows,), L.Space.SCRATCH)
+        self.top, self.most, self.shift, self.scale, total = (
+            L.buffer(name, self.dtype, (self.block_rows,), L.Space.SCRATCH)
+            for name in ("tops", "largest", "shifts", "scales", "totals")
+        )
+        self.state = self.top, self.most, self.shift, self.scale
         self.total = self.beside.get(softmax.total, total)
         if softmax.divided:
             mix.total = L.Load(self.total, (self.mixed_row,))
@@ -254,59 +257,84 @@ class _InPieces(_Blocks):
 
     def steps(self) -> L.Stmt:
         """For every piece: scores, how their exponentials go with what is summed so far, and the second product."""
-        scores, mix, i = self.scores, self.mix, L.var("in_block")
-        none = L.block(
-            L.Store(self.top, (i,), L.const(-math.inf, self.dtype)),
-            L.Store(self.total, (i,), L.const(0, self.dtype)),
-        )
-        length, rest = self.build.role("length", self.length), L.var("rest")
+        scores, mix, i, rest = self.scores, self.mix, L.var("in_block"), L.var("rest")
+        count, length = L.var("block_rows"), self.build.role("length", self.length)
         places = {
             self.start: L.times(self.piece, PIECE),
             self.deep: L.minimum(L.const(PIECE), L.minus(length, self.start)),
             rest: L.remainder(self.deep, self.lanes),
         }
-        rows = L.For(i, L.var("block_rows"), self._one_row(i, rest))
-        body = L.block(scores.multiply(), rows, mix.clear_idle(), mix.multiply())
+        body = L.block(
+            scores.multiply(),
+            L.For(i, count, self._largest(i, rest)),
+            self._scales(),
+            L.For(i, count, self._exponentials(i, rest)),
+            mix.clear_idle(),
+            mix.multiply(),
+        )
         pieces = max_(1, ceildiv(self.length, PIECE))  # a sum of nothing is stored, too
         loop = L.For(self.piece, self.build.role("pieces", pieces), lets(places, body))
-        start = L.For(i, L.var("block_rows"), none)
-        all_: L.Stmt = L.block(start, scores.pack(), loop)
-        for buffer in (mix.partial, scores.packed, self.top):
-            all_ = L.Alloc(buffer, all_)
-        return all_ if self.total in self.beside.values() else L.Alloc(self.total, all_)
+        result: L.Stmt = L.block(self._nothing(), scores.pack(), loop)
+        for buffer in (mix.partial, scores.packed, *self.state):
+            result = L.Alloc(buffer, result)
+        return result if self.total in self.beside.values() else L.Alloc(self.total, result)
 
-    def _one_row(self, i: L.Expr, rest: L.Expr) -> L.Stmt:
-        """The piece of one row: its maximum, its exponentials in place and their sum, and what was there before."""
-        dtype = self.dtype
-        old, new = L.Load(self.top, (i,)), L.var("new_top", dtype)
-        shift, scale = L.var("shift", dtype), L.var("scale", dtype)
-        lowest = L.const(-math.inf, dtype)
-        score = L.Load(self.block, (L.plus(L.times(i, self.pitch), L.var("column")),))
-        most, total = (L.buffer(n, dtype, (self.lanes,), L.Space.REGISTER) for n in ("most", "sum"))
-        first, added = (L.Load(self._fold(b), (L.const(0),)) for b in (most, total))
-        values = {
-            new: L.op("max", old, first),
-            shift: L.op("select", L.op("eq", new, lowest), L.const(0, dtype), new),
-            scale: L.op("exp", L.op("sub", old, shift)),
-        }
-        sum_ = L.op("fma", L.Load(self.total, (i,)), scale, added)
-        kept = L.Load(self.mix.partial, (L.plus(L.times(i, self.mix.wide), L.var("lane")),))
-        scaled = L.Store(self.mix.partial, kept.index, L.op("mul", kept, scale))
-        again = L.For(L.var("lane"), L.const(self.columns), scaled, L.Kind.VECTORIZED)
-        exponent = L.op("exp", L.op("sub", score, shift))
-        inner = L.block(
-            self._over(total, 0.0, "add", exponent, rest, store=score),
-            L.Store(self.total, (i,), sum_),
+    def _nothing(self) -> L.Stmt:
+        """Before the first piece; of idle rows, too."""
+        i, lowest = L.var("in_block"), L.const(-math.inf, self.dtype)
+        first = {self.top: lowest, self.most: lowest, self.total: L.const(0, self.dtype)}
+        rows = L.const(self.block_rows)
+        return L.block(
+            *(L.For(i, rows, L.Store(b, (i,), v), L.Kind.VECTORIZED) for b, v in first.items())
+        )
+
+    def _largest(self, i: L.Expr, rest: L.Expr) -> L.Stmt:
+        """The largest score of the piece of a row."""
+        most = self._lanes("most")
+        store = L.Store(self.most, (i,), L.Load(self._fold(most), (L.const(0),)))
+        over = self._over(most, -math.inf, "max", self._score(i), rest)
+        return self._with(most, L.block(over, store))
+
+    def _scales(self) -> L.Stmt:
+        """Of all rows: the largest score so far, what is subtracted from scores, and what scales the sums before."""
+        i, lowest = L.var("in_block"), L.const(-math.inf, self.dtype)
+        old, shift = L.Load(self.top, (i,)), L.Load(self.shift, (i,))
+        new = L.op("max", old, L.Load(self.most, (i,)))
+        finite = L.op("select", L.op("eq", new, lowest), L.const(0, self.dtype), new)
+        steps = (
+            L.Store(self.shift, (i,), finite),
+            L.Store(self.scale, (i,), L.op("exp", L.op("sub", old, shift))),
             L.Store(self.top, (i,), new),
+        )
+        rows = L.const(self.block_rows)
+        return L.block(*(L.For(i, rows, step, L.Kind.VECTORIZED) for step in steps))
+
+    def _exponentials(self, i: L.Expr, rest: L.Expr) -> L.Stmt:
+        """Those of the piece in place and their sum; what was summed before is scaled."""
+        dtype, total, lane = self.dtype, self._lanes("sum"), L.var("lane")
+        shift, scale = L.var("shift", dtype), L.var("scale", dtype)
+        known = {shift: L.Load(self.shift, (i,)), scale: L.Load(self.scale, (i,))}
+        kept = L.Load(self.mix.partial, (L.plus(L.times(i, self.mix.wide), lane),))
+        scaled = L.Store(self.mix.partial, kept.index, L.op("mul", kept, scale))
+        again = L.For(lane, L.const(self.columns), scaled, L.Kind.VECTORIZED)
+        added, score = L.Load(self._fold(total), (L.const(0),)), self._score(i)
+        exponent = L.op("exp", L.op("sub", score, shift))
+        steps = L.block(
+            self._over(total, 0.0, "add", exponent, rest, store=score),
+            L.Store(self.total, (i,), L.op("fma", L.Load(self.total, (i,)), scale, added)),
             L.If(L.op("gt", self.piece, L.const(0)), again),
             *self._filled(i),
         )
-        found = L.block(
-            self._over(most, -math.inf, "max", score, rest), lets(values, inner)
-        )
-        for buffer in (most, total, self._fold(most), self._fold(total)):
-            found = L.Alloc(buffer, found)
-        return found
+        return self._with(total, lets(known, steps))
+
+    def _score(self, i: L.Expr) -> L.Load:
+        return L.Load(self.block, (L.plus(L.times(i, self.pitch), L.var("column")),))
+
+    def _lanes(self, name: str) -> L.Buffer:
+        return L.buffer(name, self.dtype, (self.lanes,), L.Space.REGISTER)
+
+    def _with(self, partial: L.Buffer, body: L.Stmt) -> L.Stmt:
+        return L.Alloc(partial, L.Alloc(self._fold(partial), body))
 
     def _filled(self, i: L.Expr) -> list[L.Stmt]:
         """Of a row that came out NaN (then all of it is): as if every score had been the value that fills it."""

@@ -154,19 +154,20 @@ def test_rows_of_any_length_in_pieces(m: int, n: int) -> None:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_what_is_not_finite_stays_so_piece_by_piece(fill: float | None) -> None:
     """Masked pieces before, between and behind others; a row that is masked as a whole; +inf and NaN."""
-    q, k, v, mask = (given(*row) for row in (("q", 7, 2), ("k", 2, N), ("v", N, 35), ("mask", 7, N)))
+    q, k, v, mask = (given(*row) for row in (("q", 8, 2), ("k", 2, N), ("v", N, 35), ("mask", 8, N)))
     scores = prim("add", prim("matmul", q, k), mask)
     shares = softmax(scores) if fill is None else filled(softmax(scores), fill)
     graph = graph_of(prim("matmul", shares, v))
     rng, n = np.random.default_rng(3), 197
     feeds = {a: rng.standard_normal(s).astype(np.float32) for a, s in
-             {"q": (7, 2), "k": (2, n), "v": (n, 35), "mask": (7, n)}.items()}  # fmt: skip
+             {"q": (8, 2), "k": (2, n), "v": (n, 35), "mask": (8, n)}.items()}  # fmt: skip
     feeds["mask"][0, :70] = feeds["mask"][1, 60:130] = feeds["mask"][2, 50:] = -np.inf
     feeds["mask"][3] = -np.inf
     feeds["mask"][4, 100], feeds["mask"][5, 3], feeds["mask"][6, 190] = np.inf, np.nan, -1e38
+    feeds["mask"][7, :90], feeds["mask"][7, 90:] = -np.inf, -300
     feeds["v"][2, 3], feeds["v"][150, 33], feeds["v"][190, 1] = np.inf, -np.inf, np.nan
     want = evaluate(graph, feeds, {"n": n})["y0"]
-    assert np.isfinite(want[[0, 1, 2, 6]]).sum() == 4 * 32
+    assert np.isfinite(want[[0, 1, 2, 6, 7]]).sum() == 5 * 32
     assert np.isfinite(want[3:6]).sum() == (0 if fill is None else 3 * 32)
     for target in ("x86-64-v3", "x86-64-v4"):
         built = machine.build(work_of(graph, joined(graph), target))
