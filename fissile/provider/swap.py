@@ -46,7 +46,9 @@ def accept(plan: Plan) -> Plan:
                 made[node] = make(node.primitive, *inputs, **dict(node.attrs))
         else:
             made.update((n, rebuilt(n, known)) for n in kernel.outputs)
-        origins.update((new, origins[old]) for old, new in known.items() if old in origins)
+        for old, new in known.items():
+            if old in origins:
+                origins.setdefault(new, origins[old])
     outputs = tuple((name, made[node]) for name, node in plan.graph.outputs)
     changed = plan.graph.changed(outputs, made)
     graph = type(changed)(changed.inputs, outputs, origins, changed.guards, changed.late)

@@ -127,6 +127,9 @@ def test_who_computes_changes_nothing(work: Work, provider: str) -> None:
         other = accept(plan)
         assert len(other.foreign()) == offers(plan)
         assert [*called(other)["providers"]] == [provider]
+        served = {n for kernel in other.foreign() for n in other.graph.origins[kernel.nodes[0]]}
+        assert served >= {f"product{k}" for k in range(3)}
+        assert ("softmax" in served) == (wanted is whole)
         plain = evaluate(plan, {"x": x}, {"n": 5})
         got = evaluate(other, {"x": x}, {"n": 5}, foreign.evaluate)
         for name, value in right.items():
