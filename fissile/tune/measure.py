@@ -11,7 +11,7 @@ import hashlib
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -40,8 +40,8 @@ Time = Callable[[Sequence[str], int, float], list[Samples]]
 class Tally:
     """What was done: kernels measured, found in the store, rejected with their reasons.
 
-    last: labels of those being measured; `done` of those `wanted` were before. built: artifacts by the hash of their
-    kernels, some of which are timed again.
+    last: labels of those being measured; `done` of those `wanted` were before. lowered: trials of kernels, None for
+    those that cannot be; built: artifacts by the hash of their kernels: some are timed again.
     """
 
     measured: int = 0
@@ -50,6 +50,7 @@ class Tally:
     last: tuple[str, ...] = ()
     done: int = 0
     wanted: int = 0
+    lowered: dict[Kernel, Trial | None] = field(default_factory=dict)
     built: dict[str, bytes] = field(default_factory=dict)
 
 
@@ -142,10 +143,12 @@ def recall(code: str, setting: Setting, store: Store, times: int = 1) -> float |
     return summarize(_pooled(records, setting.threads)).p10
 
 
-def samples_of(kernels: Sequence[Kernel], setting: Setting, store: Store) -> list[tuple[float, ...]]:
+def samples_of(
+    kernels: Sequence[Kernel], setting: Setting, store: Store, tally: Tally
+) -> list[tuple[float, ...]]:
     """Seconds of every sample that the store has of kernels; of those that run in Python none."""
     found: dict[Kernel, tuple[float, ...]] = {}
-    for kernel, trial in _lowered(dict.fromkeys(kernels), setting, store, Tally()):
+    for kernel, trial in _lowered(dict.fromkeys(kernels), setting, store, tally):
         records = [] if trial is None else store.records(setting.key(trial.code))
         found[kernel] = tuple(s for r in records for s in r.seconds.tolist())
     return [found.get(kernel, ()) for kernel in kernels]
@@ -180,29 +183,27 @@ def _lowered(
     setting: Setting,
     store: Store,
     tally: Tally,
-) -> Iterator[tuple[Kernel, Trial | None]]:
+) -> list[tuple[Kernel, Trial | None]]:
     """Kernels as trials; None for one that the compiler cannot lower, which is rejected."""
     native = [k for k in kernels if not k.is_call]
-    guesses = [setting.estimate(k) for k in native]
+    new = [k for k in native if k not in tally.lowered]
+    guesses = [setting.estimate(k) for k in new]
 
     def lowered(some: Sequence[Kernel], guesses: Sequence[float]) -> list[Trial]:
         return trials(some, setting.target, setting.numbers, setting.state, guesses)
 
     try:
-        yield from zip(native, lowered(native, guesses), strict=True)
-        return
-    except (FissileError, *_FAULTS):
-        pass  # one of them cannot be lowered: they go one by one
-    for kernel, guess in zip(native, guesses, strict=True):
-        try:
-            (trial,) = lowered([kernel], [guess])
-        except (FissileError, *_FAULTS) as error:
-            digest = hashlib.blake2b(repr(kernel).encode(), digest_size=16).hexdigest()
-            reason = f"cannot be lowered: {type(error).__name__}: {error}".splitlines()[0]
-            _reject(digest, kernel, reason, setting, store, tally)
-            yield kernel, None
-        else:
-            yield kernel, trial
+        tally.lowered.update(zip(new, lowered(new, guesses), strict=True))
+    except (FissileError, *_FAULTS):  # one of them cannot be lowered: they go one by one
+        for kernel, guess in zip(new, guesses, strict=True):
+            try:
+                (tally.lowered[kernel],) = lowered([kernel], [guess])
+            except (FissileError, *_FAULTS) as error:
+                digest = hashlib.blake2b(repr(kernel).encode(), digest_size=16).hexdigest()
+                reason = f"cannot be lowered: {type(error).__name__}: {error}".splitlines()[0]
+                _reject(digest, kernel, reason, setting, store, tally)
+                tally.lowered[kernel] = None
+    return [(kernel, tally.lowered[kernel]) for kernel in native]
 
 
 # ---------------------------------------------------------------- timing

@@ -42,7 +42,7 @@ def tuning_of(
         round(seconds, 1),
         dict(setting.numbers),
         tuple(_standing(at, row) for at, row in rounds),
-        _kernels(state, chosen, setting, store),
+        _kernels(state, chosen, setting, store, tally),
         tuple(_whole_rows(chosen, made)),
         dict(state.found.refused),
         dict(tally.rejected),
@@ -65,7 +65,7 @@ def _whole_rows(chosen: Chosen, made: Sequence[Made]) -> Iterable[WholeRow]:
 
 
 def _kernels(
-    state: Profiling, chosen: Chosen, setting: Setting, store: Store
+    state: Profiling, chosen: Chosen, setting: Setting, store: Store, tally: Tally
 ) -> tuple[KernelRow, ...]:
     """A row per kernel of the plan that is kept, in the order in which they run."""
     if chosen.made is None:
@@ -76,7 +76,7 @@ def _kernels(
     measured = state.measured()
     whole = chosen.times[chosen.kept].launches if chosen.kept in chosen.times else ()
     found, launch = [], 0
-    for kernel, samples in zip(kernels, samples_of(kernels, setting, store), strict=True):
+    for kernel, samples in zip(kernels, samples_of(kernels, setting, store, tally), strict=True):
         native = not kernel.is_call
         number = numbers.get(same(kernel))
         runs = whole[launch] if native and launch < len(whole) else ()
