@@ -5,7 +5,8 @@
 FOLDER holds NAME.onnx, or NAME.light.onnx whose large weights stand in NAME.json as statistics (name, dtype, shape,
 mean, deviation) and are drawn anew, always the same for one model. Writes docs/benchmarks.md and docs/benchmarks.json.
 Every step is a `fissile` command in a process of its own, so that a failure is a line of the page. Free dimensions stay
-free; they are timed at the extents in `EXTENTS`.
+free; they are timed at the extents in `EXTENTS`. With `--against ...,inductor` (`fissile[inductor]`) the first run of a
+model compiles for minutes: `--patience 1800`.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ EXTENTS = {"batch": 1, "seq": 128, "h4": 56, "w4": 56, "h32": 7, "w32": 7}
 # output channels whose logits go through exp: small, so that no box overflows
 SMALL_HEADS = {"yolov4": 255}
 TIMEOUT = 4000
+CHOICES = (
+    "inductor tries and compiles its kernels once for each model and number of threads, which takes minutes, and keeps\n"
+    "them on disk; its times are those of what it chose."
+)
 
 
 @dataclass
@@ -121,8 +126,7 @@ def examine(path: Path, args: argparse.Namespace, into: Path) -> Outcome:
 
 def page(outcomes: Sequence[Outcome], args: argparse.Namespace) -> str:
     """docs/benchmarks.md."""
-    first: dict[str, Any] = next((o.benches[0] for o in outcomes if o.benches), {})
-    versions, settings = first.get("versions", {}), first.get("settings", {})
+    versions, settings = _of_any(outcomes, "versions"), _of_any(outcomes, "settings")
     lines = [
         "# Benchmarks",
         "",
@@ -137,6 +141,7 @@ def page(outcomes: Sequence[Outcome], args: argparse.Namespace) -> str:
         "",
         *(f"- {name}: {text}" for name, text in settings.items()),
         "",
+        *([CHOICES, ""] if "inductor" in settings else []),
     ]
     for threads in (int(t) for t in args.threads.split(",")):
         lines += _times(outcomes, threads)
@@ -146,6 +151,15 @@ def page(outcomes: Sequence[Outcome], args: argparse.Namespace) -> str:
     lines += _answers(outcomes)
     lines += _slow(outcomes)
     return "\n".join(lines) + "\n"
+
+
+def _of_any(outcomes: Sequence[Outcome], key: str) -> dict[str, str]:
+    """What the measurements say of each engine; one that fails on a model is there when it runs another."""
+    found: dict[str, str] = {}
+    for outcome in outcomes:
+        for one in outcome.benches:
+            found |= one[key]
+    return found
 
 
 def _records(outcome: Outcome, threads: int, engine: str) -> list[dict[str, Any]]:
