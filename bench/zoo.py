@@ -37,8 +37,8 @@ EXTENTS = {"batch": 1, "seq": 128, "h4": 56, "w4": 56, "h32": 7, "w32": 7}
 SMALL_HEADS = {"yolov4": 255}
 TIMEOUT = 4000
 CHOICES = (
-    "inductor tries and compiles its kernels once for each model and number of threads, which takes minutes, and keeps\n"
-    "them on disk; its times are those of what it chose."
+    "inductor tries and compiles its kernels once for each model and number of threads, for minutes, and keeps them\n"
+    "on disk; its times are those of what it chose."
 )
 
 
