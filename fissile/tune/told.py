@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fissile.options import Event
+from fissile.options import PROVIDERS, Event
 from fissile.pipeline import said
 from fissile.runtime.store import Store
 from fissile.tune.budget import Budget, clock
@@ -57,14 +57,20 @@ def measuring(tally: Tally, budget: Budget, began: float) -> Event:
 
 
 def rejected_text(rejected: Mapping[str, str]) -> str:
-    """How many kernels could not be measured, by kind of reason."""
-    counts = Counter(_kind(reason) for reason in rejected.values())
+    """How many kernels could not be measured, by kind of reason; what a package failed at, under its name."""
+    counts = Counter(_package(label) + _kind(reason) for label, reason in rejected.items())
     kinds = ", ".join(f"{count} {kind}" for kind, count in counts.most_common())
     return f"{len(rejected)}: {kinds} (kept: fissile store rejects)"
 
 
+def _package(label: str) -> str:
+    name = label.partition(": ")[0]
+    return f"{name} " if name in PROVIDERS else ""
+
+
 def _kind(reason: str) -> str:
-    known = {"no answer": "timed out", "ended by": "crashed", "cannot be lowered": "not lowered"}
+    known = {"no answer": "timed out", "ended by": "crashed", "cannot be lowered": "not lowered",
+             "values off": "wrong", "other ": "wrong"}  # fmt: skip
     return next((kind for start, kind in known.items() if reason.startswith(start)), "failed")
 
 

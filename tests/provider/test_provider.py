@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from onnx import TensorProto, helper, numpy_helper
 
 from fissile import cli
-from fissile.errors import OptionError
+from fissile.errors import CompileError, OptionError
 from fissile.ir.graph import Graph
 from fissile.options import PROVIDERS, Options, resolve_target
 from fissile.orchestrate.bound import CALL
@@ -36,6 +36,8 @@ from fissile.runtime.roofline import LEVELS, Peaks
 from fissile.runtime.statistic import Ratio, Samples
 from fissile.tune import provided
 from fissile.tune.budget import Budget
+from fissile.tune.plans import TimeWhole
+from fissile.tune.told import rejected_text
 from fissile.tune.tune import Tuned, tune
 from fissile.tune.whole import Whole
 from tests.e2e.draw import Case, cases, feeds_of
@@ -244,7 +246,9 @@ def child(code: str, arguments: Iterable[str] = ()) -> str:
 # ---------------------------------------------------------------- tuning
 
 
-def tuned(folder: Path, monkeypatch: pytest.MonkeyPatch, provider: str = "onnxruntime") -> Tuned:
+def tuned(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, provider: str = "onnxruntime", timed: TimeWhole | None = None
+) -> Tuned:
     """A small network tuned with a package; every kernel of ours is said to take a millisecond."""
     monkeypatch.setenv("FISSILE_STORE", str(folder / "store.sqlite"))
     return tune(
@@ -252,7 +256,7 @@ def tuned(folder: Path, monkeypatch: pytest.MonkeyPatch, provider: str = "onnxru
         Budget(60.0),
         lambda event: None,
         measured=lambda kernels, *_, times: [1e-3] * len(kernels),
-        timed=faster_with_calls,
+        timed=timed or faster_with_calls,
         peaks=lambda: PEAKS,
     )
 
@@ -301,6 +305,25 @@ def test_an_offer_loses_where_it_is_dearer(
     assert "providers" not in read_artifact(found.artifact).manifest
 
 
+def test_a_package_that_fails_in_the_whole_plan_costs_that_plan_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provided.with_packages, "__defaults__", (hired_for(1e-5),))
+    runs: list[int] = []
+
+    def timed(paths: Sequence[Path], threads: int, numbers: Mapping[str, int]) -> list[Whole]:
+        runs.append(len(paths))
+        if any("providers" in read_artifact(path).manifest for path in paths):
+            raise CompileError("F411", "measuring failed", reason="ended by SIGSEGV")
+        return faster_with_calls(paths, threads, numbers)
+
+    found = tuned(tmp_path, monkeypatch, timed=timed)
+    assert len(runs) == 2
+    assert runs[1] < runs[0]
+    assert "no packages" in found.times
+    assert "providers" not in read_artifact(found.artifact).manifest
+
+
 FAULTS = {
     "crash": ("import os; os.abort()", "ended by SIGABRT"),
     "hang": ("import time; time.sleep(600)", "no answer within"),
@@ -323,6 +346,7 @@ def test_a_package_that_fails_is_named_and_tuning_goes_on(
     ((label, said),) = found.rejected.items()
     assert label.startswith("onnxruntime: ")
     assert reason in said
+    assert rejected_text(found.rejected).startswith("1: 1 onnxruntime ")
     assert found.kept in ("tuned", "untuned")
     assert found.certificate["complete"]
     assert "providers" not in read_artifact(found.artifact).manifest
