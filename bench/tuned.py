@@ -185,7 +185,8 @@ def page(rows: Sequence[Row]) -> str:
 
 
 def _head(rows: Sequence[Row]) -> list[str]:
-    threads = sorted({row.threads for row in rows})
+    counts = sorted({row.threads for row in rows})
+    threads = f"{' and '.join(map(str, counts))} thread{'s' * (counts != [1])}"
     return [
         "# Tuning the networks",
         "",
@@ -193,9 +194,9 @@ def _head(rows: Sequence[Row]) -> list[str]:
         "",
         f"    {machine_line(facts(), {})}",
         "",
-        f"`fissile tune MODEL --budget` on {', '.join(map(str, threads))} threads, each model with an empty store of",
-        "its own, then again with what that has left in it. Free dimensions stay free and are measured at the extents",
-        "of [the benchmark page](benchmarks.md).",
+        f"`fissile tune MODEL --budget` on {threads}, each model with an empty store of its own, then again with",
+        "what that has left in it. Free dimensions stay free and are measured at the extents of",
+        "[the benchmark page](benchmarks.md).",
         "",
     ]
 
@@ -240,10 +241,11 @@ def _proof(rows: Sequence[Row]) -> list[str]:
     return [
         *lines,
         "",
-        "gap: of the cheapest plan to the linear relaxation of the whole graph, under measured costs; kernels that",
-        "nobody measured are taken to be no faster, beside their guess, than the fastest measured of their kind.",
-        "Predicted: the sum of its kernels, each timed alone. Measured: the sum of the same kernels by the time stamps",
-        "of whole runs, 10th percentiles. plan: the one that is compared.",
+        "gap: of the cheapest plan to the linear relaxation of the whole graph; window gap: to what windows of it",
+        "select when solved to the optimum (or to the relaxation, where that is close enough); both under measured",
+        "costs. Kernels that nobody measured are taken to be no faster, beside their guess, than the fastest measured",
+        "of their kind. Predicted: the sum of its kernels, each timed alone. Measured: the sum of the same kernels by",
+        "the time stamps of whole runs, 10th percentiles. plan: the one that is compared.",
         "",
     ]
 
