@@ -269,17 +269,15 @@ def _brings(rows: Sequence[Row]) -> list[str]:
 
 
 def _missed(rows: Sequence[Row]) -> list[str]:
+    good = [row for row in rows if not row.why]
     lines = [f"- {row.model}: {row.why}" for row in rows if row.why]
     for title, figure, form, most in MARKS:
-        late = [r for r in rows if not r.why and figure(r) > most]
+        late = [r for r in good if figure(r) > most]
         lines += [f"- {r.model}: {title} {form.format(figure(r))}, not {form.format(most)}" for r in late]
-    lines += [f"- {r.model}: the budget ended before all was timed again" for r in rows if _is_short(r)]
+    lines += [f"- {r.model}: the budget ended before all was timed again" for r in good if not r.is_complete]
+    lines += [f"- {r.model}: no plan was predicted and run" for r in good if not r.predicted * r.measured_total]
     bars = ", ".join(f"{title} {form.format(most)}" for title, _, form, most in MARKS)
     return ["## What misses its mark", "", f"At most: {bars}.", "", *(lines or ["Nothing."])]
-
-
-def _is_short(row: Row) -> bool:
-    return not row.why and not row.is_complete
 
 
 def _table(title: str, titles: Sequence[str]) -> Iterator[str]:
