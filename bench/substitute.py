@@ -101,7 +101,7 @@ def measured(model: Path, shapes: dict[str, int], off: Options, threads: int, ro
     """Both compiled and run in turns."""
     pair = [
         fissile.compile(model, threads=threads, shapes=shapes, options=o, cache=False)
-        for o in (off, replace(off, substitute=True))
+        for o in (replace(off, store=False), replace(off, store=False, substitute=True))
     ]
     feeds = drawn(pair[0], shapes)
     want, got = (one.run(feeds) for one in pair)

@@ -11,6 +11,8 @@ import functools
 import hashlib
 import mmap
 import os
+import sqlite3
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -24,13 +26,14 @@ from fissile.errors import (
     ArtifactError,
     FileAccess,
     FileMissing,
+    FissileError,
     NotYet,
     OptionError,
     Place,
     UnsupportedError,
     did_you_mean,
 )
-from fissile.options import PROVIDERS, Event, Options, resolve_target
+from fissile.options import PROVIDERS, Event, Options, environment, resolve_target
 from fissile.runtime.executable import Executable, checked_threads, load
 from fissile.runtime.threads import default_threads
 from fissile.target import Target, missing_features
@@ -119,14 +122,14 @@ def tune(
 def plan_file(
     model: Model,
     *,
+    threads: int | None = None,
     target: str | Target | Sequence[str] = "native",
     shapes: Shapes | None = None,
     options: Options | None = None,
 ) -> str:
     """The text of the plan file of an untuned compilation."""
-    request = _request(model, None, target, None, shapes, options)
-    pipeline = import_module("fissile.pipeline")
-    work = pipeline.run(_work(pipeline, request), lambda event: None, "plan")
+    request = _request(model, None, target, threads, shapes, options)
+    work = _planned(request, lambda event: None)
     text: str = import_module("fissile.orchestrate.plan_file").plan_text(work.plan)
     return text
 
@@ -252,7 +255,12 @@ class Request:
             "options": self.options.key(),
             "versions": _versions(),
         }
-        return cache.key(parts)
+        stamp = _store_stamp() if self.asks_store() else ""
+        return cache.key({**parts, "store": stamp} if stamp else parts)
+
+    def asks_store(self) -> bool:
+        """Whether measurements that are kept decide about the plan."""
+        return self.options.store and self.options.plan is None
 
 
 def _request(
@@ -418,8 +426,63 @@ def _work(pipeline: Any, request: Request) -> Any:
 
 def _compiled(request: Request, progress: Callable[[Event], None]) -> bytes:
     pipeline = import_module("fissile.pipeline")
-    artifact: bytes = pipeline.run(_work(pipeline, request), progress).artifact
+    work = _planned(request, progress)
+    artifact: bytes = pipeline.run(work, progress, first="lower").artifact
     return artifact
+
+
+def _planned(request: Request, progress: Callable[[Event], None]) -> Any:
+    """The work with its plan: by measurements that are kept, where there are any of this machine."""
+    pipeline = import_module("fissile.pipeline")
+    work = pipeline.run(_work(pipeline, request), progress, "plan")
+    if not (request.asks_store() and _store_stamp()):
+        return work
+    start, paths = time.perf_counter(), _store_paths()
+    try:
+        with import_module("fissile.runtime.store").StoreToRead(paths) as store:
+            found = import_module("fissile.tune.stored").replanned(work, store)
+    except STORE_ERRORS as error:
+        _warn_of_store(paths, error)
+        return work
+    if found is not work:
+        text = pipeline.said_plan(found)
+        progress(Event("store", text, time.perf_counter() - start))
+    return found
+
+
+STORE_ERRORS = (
+    FissileError, OSError, sqlite3.Error, ValueError, TypeError, LookupError, ArithmeticError,
+)  # fmt: skip
+
+
+def _store_paths() -> tuple[Path, ...]:
+    default: Callable[[], tuple[Path, ...]] = import_module("fissile.runtime.store").default_paths
+    return environment().store or default()
+
+
+def _store_stamp() -> str:
+    """What tells the measurements that are kept from those kept before; "" where there are none."""
+    paths = _store_paths()
+    try:
+        if not any(path.is_file() for path in paths):
+            return ""
+        with import_module("fissile.runtime.store").StoreToRead(paths) as store:
+            stamp: str = store.stamp()
+            return stamp
+    except STORE_ERRORS as error:
+        _warn_of_store(paths, error)
+        return ""
+
+
+def _warn_of_store(paths: tuple[Path, ...], error: Exception) -> None:
+    """Say once per store that its measurements are left aside."""
+    if paths not in _TOLD:
+        _TOLD.add(paths)
+        named = ", ".join(map(str, paths))
+        cache.warn(f"planned without the tuning store {named}, which cannot be read: {error}")
+
+
+_TOLD: set[tuple[Path, ...]] = set()
 
 
 def _tuned(

@@ -33,6 +33,7 @@ class Options:
     workers: compile processes, None for the CPUs allowed. verify: check the loop programs that
     kernels become. affinity: CPUs for the gang, as "0-3" (None: no pinning).
     plan: a plan file, which says what kernels there are; None: the compiler chooses.
+    store: plan by what the tuning store remembers of this machine; False: by guesses, which are the same everywhere.
     providers: packages (of `PROVIDERS`) that tuning may let run kernels; the artifact then needs those it chose.
     """
 
@@ -45,6 +46,7 @@ class Options:
     verify: bool = False
     affinity: str | None = None
     plan: str | os.PathLike[str] | None = None
+    store: bool = True
     providers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -60,7 +62,7 @@ class Options:
     def key(self) -> dict[str, object]:
         """The fields that can change an artifact's bytes, as plain data for hashing."""
         fields = asdict(self)
-        for name in ("workers", "verify", "affinity"):
+        for name in ("workers", "verify", "affinity", "store"):
             del fields[name]
         fields["disable"] = sorted(self.disable)
         if not self.providers:

@@ -513,7 +513,8 @@ def _said_substituted(work: Work) -> str:
     return f"{nodes} primitives · {len(work.log)} firings of {len(rules)} rules chosen by cost"
 
 
-def _said_plan(work: Work) -> str:
+def said_plan(work: Work) -> str:
+    """The plan and what is known of it in one line."""
     text = f"{len(work.known('plan').kernels())} kernels"
     if not work.certificate:
         return text
@@ -588,7 +589,7 @@ STAGES = (
     Stage("fission", split_operators, _said_fission, _show_graph),
     Stage("canonicalize", canonicalize_graph, _said_canonical, _show_graph),
     Stage("substitute", substitute_graph, _said_substituted, _show_graph),
-    Stage("plan", plan_kernels, _said_plan, lambda work: plans.show(work.known("plan"))),
+    Stage("plan", plan_kernels, said_plan, lambda work: plans.show(work.known("plan"))),
     Stage("lower", lower_kernels, _said_loops, _show_loops),
     Stage("emit", emit_text, _said_text, lambda w: "\n".join(t for ts in w.texts for t in ts)),
     Stage("build", build_images, _said_code, _show_code),

@@ -75,6 +75,7 @@ def write_plan(
     model: Path,
     path: Path,
     *,
+    threads: int | None,
     target: str,
     shapes: tuple[str, ...],
     disable: tuple[str, ...],
@@ -87,8 +88,9 @@ def write_plan(
     from fissile.runtime.artifact import atomic_file
 
     options = Options(disable=disable, substitute=substitute, plan=plan)
+    found = parse_shapes(shapes) or None
     text = compiler.plan_file(
-        model, target=target.split(","), shapes=parse_shapes(shapes) or None, options=options
+        model, threads=threads, target=target.split(","), shapes=found, options=options
     )
     with atomic_file(path) as stream:
         stream.write(text.encode())

@@ -6,6 +6,7 @@ Invariant: records are appended, never changed; each is one transaction in a rol
 kill -9, a full disk and two processes at once leave a store that opens.
 """
 
+import hashlib
 import json
 import os
 import sqlite3
@@ -22,6 +23,7 @@ from fissile.errors import FissileWarning, StoreError
 from fissile.runtime.statistic import Samples
 
 WAIT_SECONDS = 30.0
+READ_SECONDS = 2.0  # how long somebody who could do without the store waits for it
 _SCHEMA = """
 create table if not exists record (
   code text not null, isa text not null, threads integer not null, cache text not null,
@@ -177,6 +179,26 @@ class Store:
             raise _unwritable(error) from error
 
 
+class StoreToRead(Store):
+    """Layers that are only read; what would be written stays in memory. sqlite3.Error where one cannot be read.
+
+    No file is made, and a layer that does not exist is left out.
+    """
+
+    def __init__(self, paths: Sequence[str | os.PathLike[str]]) -> None:
+        readable = [Path(p) for p in paths if Path(p).is_file()]
+        self.layers = [_connect(p, read_only=True, wait=READ_SECONDS) for p in readable]
+        self.layers = [x for x in self.layers if _has(x, "record")] + [_in_memory()]
+
+    def stamp(self) -> str:
+        """A text that changes with every measurement that is added; "" where there is none."""
+        query = "select rowid, * from record order by rowid desc limit 1"
+        layers = [x.execute(query).fetchone() for x in self.layers]
+        rejects = [x.execute("select max(rowid) from reject").fetchone() for x in self.layers if _has(x, "reject")]
+        told = repr((layers, rejects)).encode()
+        return hashlib.sha256(told).hexdigest()[:16] if any(layers) else ""
+
+
 def _unwritable(error: sqlite3.Error) -> StoreError:
     return StoreError("F510", "the tuning store cannot be written", reason=str(error))
 
@@ -196,10 +218,10 @@ def _samples(text: str, threads: int) -> Samples:
     return Samples(seconds, cpu, switches, threads)
 
 
-def _connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
+def _connect(path: Path, *, read_only: bool, wait: float = WAIT_SECONDS) -> sqlite3.Connection:
     mode = "ro" if read_only else "rwc"
     return sqlite3.connect(
-        f"{path.resolve().as_uri()}?mode={mode}", uri=True, timeout=WAIT_SECONDS,
+        f"{path.resolve().as_uri()}?mode={mode}", uri=True, timeout=wait,
         check_same_thread=False,
     )  # fmt: skip
 
