@@ -162,13 +162,23 @@ def _load_run(e: Emitter, buffer: Buffer, at: Value) -> str | None:
     if run is None:
         return None
     inside = at.plus - run[0]
-    first = inside - inside % at.lanes
-    count = min(at.lanes, run[1] - first)
+    pieces = powers_of_two(run[1], at.lanes)
+    first, count = next((f, c) for f, c in pieces if f <= inside < f + c)
     if count == 1:
         return None
     rows = lane_offsets(e, Value(at.text, INT64, at.lanes, run[0] + first, at.step))
     loaded = [_load_row(e, buffer, row, lane, count) for lane, row in enumerate(rows)]
     return columns_of(e, loaded, buffer.dtype, count)[inside - first]
+
+
+def powers_of_two(count: int, most: int) -> list[tuple[int, int]]:
+    """`count` cut into falling powers of two, none above `most`: where each begins, and its size."""
+    pieces, first = [], 0
+    while first < count:
+        size = min(most, 1 << ((count - first).bit_length() - 1))
+        pieces.append((first, size))
+        first += size
+    return pieces
 
 
 def _load_row(e: Emitter, buffer: Buffer, at: Value, lane: int, count: int) -> str:

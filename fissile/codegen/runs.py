@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from fissile.codegen.emitter import Emitter, Value, integer
 from fissile.codegen.expression import evaluate
-from fissile.codegen.memory import offset
+from fissile.codegen.memory import offset, powers_of_two
 from fissile.ir.loop import Block, Buffer, Expr, For, Load, Op, Stmt, Store, children, walk
 
 
@@ -48,6 +48,12 @@ def block_stores(e: Emitter, s: For, count: int) -> dict[Store, Value]:
             if first is not None:
                 found[inner] = first
     return found
+
+
+def pieces_of(count: int, lanes: int, stores: dict[Store, Value]) -> list[tuple[int, int]]:
+    """First column and number of those that are transposed together: all, where lanes are side by side; else 2**k."""
+    is_dense = all(at.step is not None and at.step.number == count for at in stores.values())
+    return [(0, count)] if is_dense and count <= lanes else powers_of_two(count, lanes)
 
 
 def _run(e: Emitter, s: For, count: int, buffer: Buffer, index: tuple[Expr, ...]) -> Value | None:

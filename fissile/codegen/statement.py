@@ -26,7 +26,7 @@ from fissile.codegen.emitter import (
 from fissile.codegen.expression import any_lane, evaluate, narrowed, value_of
 from fissile.codegen.memory import lane_index, narrow, store, store_rows
 from fissile.codegen.operators import binary, negated
-from fissile.codegen.runs import block_stores, reading_runs
+from fissile.codegen.runs import block_stores, pieces_of, reading_runs
 from fissile.errors import CompileError
 from fissile.ir.dtype import BOOL, INT32, INT64
 from fissile.ir.loop import (
@@ -149,15 +149,15 @@ def _emit_unrolled(e: Emitter, s: For, count: int) -> None:
     """The body `count` times; lanes that lie apart go to and from memory in rows of neighbours."""
     blocks = block_stores(e, s, count)
     with reading_runs(e, s, count):
-        for first in range(0, count, e.lanes if blocks else max(count, 1)):
+        for first, size in pieces_of(count, e.lanes, blocks) if blocks else [(0, count)]:
             columns: dict[Store, list[str]] = {}
-            for i in range(first, min(first + e.lanes, count) if blocks else count):
+            for i in range(first, first + size):
                 with e.bound(s.var, integer(i)):
                     _emit_iteration(e, s.body, blocks, columns)
-            for store_, texts in columns.items():
-                at = blocks[store_]
+            for written, texts in columns.items():
+                at = blocks[written]
                 start = Value(at.text, INT64, at.lanes, at.plus + first, at.step)
-                store_rows(e, store_.buffer, start, texts)
+                store_rows(e, written.buffer, start, texts)
 
 
 def _emit_iteration(
