@@ -8,7 +8,8 @@ Invariant: names are numbered; nothing of the user's model is in the text.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from fissile.codegen.emitter import Emitter, Helpers, Place, Value
 from fissile.codegen.expression import evaluate
@@ -55,6 +56,16 @@ def emit_module(functions: Sequence[Function], target: Target) -> str:
 
 def emit_function(f: Function, target: Target) -> FunctionText:
     """The text of `f`, for `module_text` of the same target."""
+    text = _emitted(replace(f, name=_NAMELESS), target)
+    lines = (line.replace(_NAMELESS, f.name) if _NAMELESS in line else line for line in text.lines)
+    return FunctionText(tuple(lines), text.helpers)
+
+
+_NAMELESS = "$function$"
+
+
+@lru_cache(maxsize=300)  # whoever chooses among plans emits the same functions again and again
+def _emitted(f: Function, target: Target) -> FunctionText:
     helpers = Helpers()
     return FunctionText(tuple(_emit_function(f, target, helpers)), helpers)
 

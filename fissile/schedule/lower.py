@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from fissile.ir.graph import Node
 from fissile.ir.primitive import COLUMNS
@@ -56,18 +57,36 @@ def lower(kernel: Kernel, target: Target) -> Lowered:
 
 
 def lower_all(kernels: Sequence[Kernel], target: Target) -> list[Lowered]:
-    """`lower` of every kernel; of kernels that differ in their tensors alone the first is lowered."""
-    known: dict[Hashable, tuple[tuple[Node, ...], Lowered]] = {}
+    """`lower` of every kernel; of kernels that differ in their tensors alone the first is lowered.
+
+    Some forms are remembered between calls: whoever chooses among plans lowers the same kernels again and again.
+    """
     rows: list[Lowered] = []
     for kernel in kernels:
         key, nodes = form(kernel)
-        if key not in known:
-            known[key] = nodes, lower(kernel, target)
-        before, row = known[key]
-        now = dict(zip(before, nodes, strict=True))
-        arguments = tuple(now[a] if isinstance(a, Node) else a for a in row.arguments)
+        known = _LOWERED.pop((key, target), None) or _unbound(lower(kernel, target), nodes)
+        _LOWERED[key, target] = known  # the last one used is the last one forgotten
+        if len(_LOWERED) > _MOST:
+            _LOWERED.pop(next(iter(_LOWERED)), None)
+        row, tensors = known
+        arguments = tuple(
+            a if t is None else nodes[t] for a, t in zip(row.arguments, tensors, strict=True)
+        )
         rows.append(replace(row, arguments=arguments))
     return rows
+
+
+_Unbound: TypeAlias = tuple[Lowered, tuple[int | None, ...]]
+_LOWERED: dict[tuple[Hashable, Target], _Unbound] = {}
+_MOST = 300  # forms that are remembered
+
+
+def _unbound(row: Lowered, nodes: tuple[Node, ...]) -> _Unbound:
+    """A lowered kernel with 0 for each tensor among its arguments, and the tensors' numbers in its form."""
+    numbers = {node: n for n, node in enumerate(nodes)}
+    tensors = tuple(numbers[a] if isinstance(a, Node) else None for a in row.arguments)
+    arguments = tuple(0 if isinstance(a, Node) else a for a in row.arguments)
+    return replace(row, arguments=arguments), tensors
 
 
 def form(kernel: Kernel) -> tuple[Hashable, tuple[Node, ...]]:

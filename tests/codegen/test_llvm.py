@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fissile.codegen.llvm import emit_module, scratch_bytes, task_count
+from fissile.codegen.llvm import emit_function, emit_module, scratch_bytes, task_count
 from fissile.codegen.math import CIRCULAR, UNARY
 from fissile.codegen.operators import OPERATORS
 from fissile.errors import CompileError
@@ -460,3 +460,16 @@ def programs(draw: Any) -> tuple[Function, dict[str, Any]]:
 @given(programs())
 def test_drawn_programs(program: tuple[Function, dict[str, Any]]) -> None:
     assert_same(*program)
+
+
+def test_a_function_under_another_name_has_the_same_text() -> None:
+    x, k = buffer("x", FLOAT32, (8,), strides=(1,)), var("k")
+    body = For(k, const(8), Store(x, (k,), const(1.0, FLOAT32)), Kind.PARALLEL)
+    target = named("x86-64-v3")
+    texts = [
+        "\n".join(emit_function(Function(name, (x,), body), target).lines)
+        for name in ("a", "long_b")
+    ]
+    assert texts[0].replace("@a", "@long_b") == texts[1]
+    assert "@a.body(" in texts[0]
+    assert "$" not in texts[0] + texts[1]
