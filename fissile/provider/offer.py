@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fissile.fission.export import export
+from fissile.ir.dim import Dim, solve
 from fissile.ir.graph import PLAIN, Graph, Node, make, mentioned
 from fissile.ir.primitive import INPUT
 from fissile.optimizer import fits
@@ -123,7 +124,7 @@ class _Offers:
             return None
         given = dict.fromkeys(units.all[u].value for u in reads)
         outputs = tuple(dict.fromkeys(units.all[u].value for u in writes))
-        inputs = _inputs(outputs, given)
+        inputs = _with_extents(_inputs(outputs, given), outputs, graph)
         if not outputs or _unfit((*(n for n in inputs if _is_argument(n)), *outputs), graph):
             return None
         inner = {n for u in inside for n in units.all[u].nodes}
@@ -158,6 +159,29 @@ def _inputs(outputs: Sequence[Node], given: Collection[Node]) -> tuple[Node, ...
             seen.add(node)
             stack.extend(node.inputs)
     return tuple(found)
+
+
+def _with_extents(
+    inputs: tuple[Node, ...], outputs: Sequence[Node], graph: Graph
+) -> tuple[Node, ...]:
+    """With inputs of the graph that tell those extents inside which the others do not."""
+    told = {s for n in inputs if _is_argument(n) for s in _told(n)}
+    seen: set[Node] = {*inputs}
+    stack, missing = [*outputs], dict[str, None]()
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            missing.update((s, None) for s in mentioned(node) if s not in told)
+            stack.extend(node.inputs)
+    tellers = (n for s in missing for n in graph.inputs if s in _told(n))
+    return tuple(dict.fromkeys((*inputs, *tellers)))
+
+
+def _told(node: Node) -> set[str]:
+    """The free extents that the shape of a tensor tells."""
+    found = (solve(d) for d in node.shape if isinstance(d, Dim))
+    return {row[0].name for row in found if row is not None}
 
 
 def _unfit(nodes: Sequence[Node], graph: Graph) -> bool:

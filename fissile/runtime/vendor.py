@@ -1,8 +1,8 @@
 """Kernels that another package runs: OpenBLAS, ONNX Runtime, OpenVINO (DESIGN 3.4; Korch section 5.2).
 
-In: the name of a provider, the serialized model of a sub-graph, a thread count; then arrays. Out: the results. A call
-is alone in its step, so the provider's threads and the gang never run at the same time. Invariant: only an artifact
-that was tuned with `providers` names one, and only the package of that one is imported.
+In: the name of a provider, the serialized model of a sub-graph with inputs i0, i1..., a thread count; then arrays. Out:
+the results. A call is alone in its step, so the provider's threads and the gang never run at the same time. Invariant:
+only an artifact that was tuned with `providers` names one, and only the package of that one is imported.
 """
 
 from __future__ import annotations
@@ -115,12 +115,18 @@ def _openvino(package: Any, model: bytes, threads: int) -> Evaluator:
     }
     compiled = core.compile_model(core.read_model(model), "CPU", hints)
     request = compiled.create_infer_request()
+    kept = [_number(port.get_names()) for port in compiled.inputs]  # those read for nothing are gone
 
     def run(arrays: list[Array]) -> list[Array]:
-        request.infer(dict(enumerate(arrays)))
+        request.infer({place: arrays[k] for place, k in enumerate(kept)})
         return [request.get_output_tensor(k).data for k in range(len(compiled.outputs))]
 
     return run
+
+
+def _number(names: set[str]) -> int:
+    """Which of a model's inputs, i0, i1..., one is."""
+    return next(int(name[1:]) for name in names if name[:1] == "i" and name[1:].isdigit())
 
 
 _MAKERS: dict[str, Callable[[Any, bytes, int], Evaluator]] = {

@@ -20,7 +20,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from fissile import cli
 from fissile.errors import CompileError, OptionError
-from fissile.ir.graph import Graph
+from fissile.fission.export import export
+from fissile.ir.dim import symbol
+from fissile.ir.graph import Graph, make
+from fissile.ir.primitive import INPUT, PRIMITIVES, constant
 from fissile.options import PROVIDERS, Options, resolve_target
 from fissile.orchestrate.bound import CALL
 from fissile.orchestrate.candidates import Candidate
@@ -30,7 +33,7 @@ from fissile.pipeline import Work, run
 from fissile.provider import Offered, Refused, accept, called, model_of, offered
 from fissile.runtime import foreign
 from fissile.runtime.artifact import read_artifact
-from fissile.runtime.hire import ARGUMENTS, MODEL, RESULTS, Job, read_arrays, write_arrays
+from fissile.runtime.hire import ARGUMENTS, MODEL, RESULTS, Job, hire, read_arrays, write_arrays
 from fissile.runtime.plan import read_plan
 from fissile.runtime.roofline import LEVELS, Peaks
 from fissile.runtime.statistic import Ratio, Samples
@@ -199,6 +202,26 @@ def test_what_a_package_runs_is_shown_under_its_name(
     with pytest.raises(SystemExit):
         cli.main(["show", str(path)])
     assert capsys.readouterr().out.count("openblas") == 3
+
+
+@pytest.mark.parametrize("provider", ["onnxruntime", "openvino"])
+def test_an_argument_may_be_there_for_its_extents_alone(provider: str, tmp_path: Path) -> None:
+    installed(provider)
+    n = symbol("n")
+    row, x, y = (
+        make(INPUT, name=f"i{k}", dtype="float32", shape=shape)
+        for k, shape in enumerate([(5,), (n, 3), (2 * n, 3)])
+    )
+    total = make(PRIMITIVES["add"], make(PRIMITIVES["reshape"], y, shape=(n, 6)), make(
+        PRIMITIVES["broadcast"], constant(np.array(2.5, np.float32)), shape=(n, 6), axes=()))  # fmt: skip
+    model = export(Graph((row, x, y), (("o0", total),))).SerializeToString()
+    (tmp_path / MODEL).write_bytes(model)
+    arrays = [np.arange(k, dtype=np.float32).reshape(-1, 3) for k in (12, 24)]
+    write_arrays(str(tmp_path), ARGUMENTS, [np.zeros(5, np.float32), *arrays])
+    samples = hire(Job(provider, str(tmp_path), 1, 3), 60.0)
+    assert len(samples.seconds) == 3
+    (found,) = read_arrays(str(tmp_path), RESULTS)
+    np.testing.assert_array_equal(found, arrays[1].reshape(4, 6) + np.float32(2.5))
 
 
 def test_a_missing_package_is_named(work: Work, tmp_path: Path) -> None:
