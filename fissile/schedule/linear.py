@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fissile.ir import loop as L
-from fissile.ir.dim import DimLike, ceildiv, equal, max_, product
+from fissile.ir.affine import LITERAL
+from fissile.ir.dim import DimLike, ceildiv, divides, equal, exact_div, max_, product
 from fissile.ir.dtype import INT64
 from fissile.ir.graph import Node
 from fissile.ir.primitive import PANEL, packed_extents, unflatten
@@ -29,7 +30,7 @@ from fissile.orchestrate.plan import Kernel
 from fissile.schedule.in_place import InPlace, in_place
 from fissile.schedule.kernel import Builder, Lowered
 from fissile.schedule.panels import zero_padding
-from fissile.schedule.window import copy_window
+from fissile.schedule.window import copy_window, period
 from fissile.target import Target
 
 DEPTH = 512  # most of k in a block: a panel of it is 32 KiB of float32
@@ -305,9 +306,25 @@ class Linear:
             extents = (*root.inputs[1].shape[:-1],)
             return copy_window(space, extents, self.left_value, self.packed, offset, start, deep)
         lane, k = L.var("c"), space.loop(f"{self.prefix}k", self.size.depth)
-        value = L.substitute(self.left_value((k,)), {k: L.plus(start, lane)})
+        value = self.left_value((k,))
+        by = self._run_length(value, k)
+        if by is not None:  # no lane divides: the row is runs of so many elements
+            extents, each = (exact_div(self.size.depth, by) or 0, by), space.extent(by)
+
+            def element(at: Index) -> L.Expr:
+                return self.left_value((L.plus(L.times(at[0], each), at[1]),))
+
+            return copy_window(space, extents, element, self.packed, offset, start, deep)
+        value = L.substitute(value, {k: L.plus(start, lane)})
         store = L.Store(self.packed, (L.plus(offset, lane),), value)
         return L.For(lane, deep, store, L.Kind.VECTORIZED)
+
+    def _run_length(self, value: L.Expr, k: L.Var) -> DimLike | None:
+        """The number above LITERAL by which an element divides its column k, if it divides the row."""
+        by = period(self.build.space, value, k)
+        if by is None or (isinstance(by, int) and by <= LITERAL):
+            return None
+        return by if divides(by, self.size.depth) is True else None
 
     # -------------------------------------------------------- panels and tiles
 

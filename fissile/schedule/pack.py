@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from fissile.ir import loop as L
 from fissile.ir.affine import LITERAL
+from fissile.ir.dim import divides
 from fissile.ir.primitive import PANEL, packed_extents, unflatten
 from fissile.microkernel.generate import pack_panels
 from fissile.orchestrate.plan import Kernel
 from fissile.schedule.kernel import Builder, Lowered
+from fissile.schedule.window import period
 
 
 def lower_pack(kernel: Kernel) -> Lowered:
@@ -46,16 +48,11 @@ class _Pack:
         self.value = self.build.pull(node.inputs[0], at)
 
     def parts(self) -> tuple[int, ...]:
-        """The small number by which the reads divide rows, if it is one and the rows are whole multiples of it."""
-        divisors = {
-            e.args[1]
-            for e in L.walk(self.value)
-            if isinstance(e, L.Op) and e.op in ("floordiv", "mod") and e.args[0] is self.k[0]
-        }
-        by = divisors.pop() if len(divisors) == 1 else None
-        number = int(by.value) if isinstance(by, L.Const) else 0
-        splits = 1 < number <= LITERAL and isinstance(self.depth, int) and self.depth % number == 0
-        return (number,) if splits else ()
+        """The small number by which the reads divide rows, if the rows are whole multiples of it."""
+        by = period(self.build.space, self.value, self.k[0])
+        if not isinstance(by, int) or not 1 < by <= LITERAL or divides(by, self.depth) is not True:
+            return ()
+        return (by,)
 
     def lowered(self) -> Lowered:
         """The function of the value."""

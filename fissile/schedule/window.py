@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from fissile.ir import loop as L
 from fissile.ir.affine import Space
-from fissile.ir.dim import DimLike, equal, product
+from fissile.ir.dim import DimLike, divides, equal, product
 from fissile.ir.primitive import unflatten
 from fissile.orchestrate.follow import Index
 
@@ -65,6 +65,21 @@ def copy_window(
     first, end = L.quotient(start, width), L.ceildiv(L.plus(start, deep), width)
     run = L.Let(tap, L.plus(first, shifted), run)
     return L.For(shifted, L.minus(end, first), run)
+
+
+def period(space: Space, value: L.Expr, k: L.Var) -> DimLike | None:
+    """The number by which the reads of `value` divide k: they run on between its multiples. None if there is none.
+
+    Of several numbers it is the smallest, if it divides the others.
+    """
+    found: dict[DimLike, None] = {}
+    for e in L.walk(value):
+        if isinstance(e, L.Op) and e.op in ("floordiv", "mod") and e.args[0] is k:
+            by = space.affine(e.args[1])
+            if by.terms:
+                return None
+            found[by.constant] = None
+    return next((n for n in found if all(divides(n, m) is True for m in found)), None)
 
 
 def _run(

@@ -1,4 +1,4 @@
-"""Operands packed through tiles of an image: places as loops, and no index that is divided element by element."""
+"""Operands copied through layouts, tiles of an image and heads: loops of their parts, no index divided by element."""
 
 from __future__ import annotations
 
@@ -91,11 +91,41 @@ def test_tiles_of_any_image(
     agree(graph, symbols, target)
 
 
+def heads(batch: DimLike, rows: DimLike, count: DimLike, size: DimLike) -> Graph:
+    """[b, heads, rows, size] -> [b, rows, heads * size], times [b, heads * size, 7]"""
+    x = given("x", batch, count, rows, size)
+    apart = prim("transpose", x, perm=(0, 2, 1, 3))
+    left = prim("reshape", apart, shape=(batch, rows, count * size))
+    return graph_of(prim("matmul", left, given("w", batch, count * size, 7)))
+
+
+def test_no_lane_of_a_row_of_heads_is_divided() -> None:
+    for extents in ((1, H, 8, 16), (B, 5, 3, 24), (B, H, 4, W)):
+        work = machine.lowered(heads(*extents), V3)
+        rows = [work.loops[0].functions[name] for name, _ in work.loops[0].lowered]
+        loops = [s for f in rows for s in statements(f.body) if isinstance(s, L.For)]
+        assert not any(divides(s.body) for s in loops if s.kind is Kind.VECTORIZED)
+
+
+@settings(max_examples=8, deadline=None)
+@drawn(
+    st.sampled_from([1, 3, 40]), st.sampled_from([3, 9, 16, 33, W]), st.sampled_from([0, 1, 2]),
+    st.sampled_from([0, 1, 7, 13]), st.sampled_from([0, 1, 5, 17]),
+    st.sampled_from(["x86-64-v3", "x86-64-v4"]),
+)  # fmt: skip
+def test_heads_of_any_size(
+    count: int, size: DimLike, batch: int, rows: int, width: int, target: str
+) -> None:
+    agree(heads(B, H, count, size), {"b": batch, "h": rows, "w": width}, target)
+
+
 def agree(graph: Graph, symbols: dict[str, int], target: str) -> None:
     """The loop programs and the machine code of a target give the very values of the graph, which are whole."""
-    (x,) = graph.inputs
     rng = np.random.default_rng(5)
-    feeds = {"x": values_of(rng, x.dtype, bind(x.shape, symbols), "whole")}
+    feeds = {
+        x.attr("name"): values_of(rng, x.dtype, bind(x.shape, symbols), "whole")
+        for x in graph.inputs
+    }
     want = evaluate(graph, feeds, symbols)["y0"]
     work = machine.lowered(graph, named(target))
     if want.size < 1000:
