@@ -35,6 +35,7 @@ MOST_PLANS = 3
 DRAWS = 8
 LEAST_NOISE, MOST_NOISE = 0.02, 0.05  # relative, of the measurements of kernels
 _SPREAD = 0.05  # how much dearer than the cheapest a plan may be that still runs
+_GREEDY = 0.15  # and the greedy one
 _OTHER = 0.01  # share of its cost in which a plan must differ
 
 TimeWhole = Callable[[Sequence[Path], int, Mapping[str, int]], list[Whole]]
@@ -117,8 +118,10 @@ def compiled_plans(
     for other in rivals[1:]:
         if left > len(made) + 1:
             name = WITH if other.log else WITHOUT
-            made.append(Made(name, run(other, silent, first="plan"), None, None))
-    greedy = _other_greedy(work, rivals[0]) if left > len(made) + 1 else None
+            made.append(Made(name, run(replace(other, is_trial=True), silent, first="plan"), None, None))
+    expected = float(costs[[*state.found.greedy]].sum())  # at least, as far as it is not measured
+    is_rival = expected <= (1 + _GREEDY) * float(costs[chosen["plan 1"]].sum())
+    greedy = _other_greedy(work, rivals[0]) if is_rival and left > len(made) + 1 else None
     if greedy is not None:
         made.append(Made(GREEDY, _compiled(work, greedy, silent), None, None))
     return made
@@ -132,7 +135,8 @@ def _own_plan(state: Profiling) -> list[int]:
 
 
 def _compiled(work: Work, plan: Plan, silent: Progress) -> Work:
-    return run(replace(work, plan_given=plan, certificate={}), silent, first="plan")
+    trial = replace(work, plan_given=plan, certificate={}, is_trial=True)
+    return run(trial, silent, first="plan")
 
 
 def _other_greedy(work: Work, untuned: Work) -> Plan | None:

@@ -208,7 +208,7 @@ def _with(chosen: Chosen, proved: Mapping[str, Any], record: Mapping[str, Any]) 
     """The artifact that is kept, with its certificate and what tuning found out."""
     if chosen.made is None:
         return chosen.artifact
-    work = replace(chosen.made.work, certificate=proved, report={KEY: record})
+    work = replace(chosen.made.work, certificate=proved, report={KEY: record}, is_trial=False)
     return run(work, _silent, first="artifact").artifact
 
 
