@@ -151,7 +151,9 @@ def compile_command(
     print(plain(f"wrote    {path} · {size / 1e6:.1f} MB · {needs}"))
     if not quiet:
         how = "from the compile cache" if is_cached(stages) else "compiled"
-        say(f"done in {seconds:.1f} s, {how}. Not tuned: nothing was measured.")
+        count = executable.manifest.get("certificate", {}).get("measured", 0)
+        known = f"{count} kernels were measured before" if count else "nothing was measured"
+        say(f"done in {seconds:.1f} s, {how}. Not tuned: {known}.")
         say(f"next     fissile run {path}")
     return 0
 

@@ -16,23 +16,23 @@ from statistics import median
 
 import numpy as np
 
-from fissile.ir.graph import Graph
 from fissile.orchestrate.bound import bound
 from fissile.orchestrate.candidates import Candidates, candidates_of
 from fissile.orchestrate.greedy import greedy_plan
 from fissile.orchestrate.nominal import nominal, representative
 from fissile.orchestrate.orchestrate import choose, plan_of, problem_of
 from fissile.orchestrate.plan import Anchor, Kernel, Plan
-from fissile.orchestrate.program import relax
+from fissile.orchestrate.program import Problem, relax
 from fissile.pipeline import Work, plan_kernels
 from fissile.runtime.store import Store
 from fissile.tune.budget import Budget
 from fissile.tune.measure import Setting, recalled
-from fissile.tune.start import LIMITS, alike, setting_of
+from fissile.tune.start import ENOUGH, LIMITS, alike, setting_of
 
 ROUNDS = 12  # of looking up
 LEAST_KNOWN = 0.5  # share of a plan's seconds that must be measured: guesses alone compare better with guesses
-_HOPE = 0.85  # times the best of its family beside its guess: how fast a kernel may be that was not looked up yet
+_RARE = 10.0  # percentile of measured / guessed that kernels of a family nobody has measured are taken to reach
+_HOPE = 0.15  # over how many of its family are known: how much faster than the fastest of them one may be
 _UNABLE = 1e3  # times its guess: what a kernel costs that cannot run
 
 
@@ -45,6 +45,7 @@ class _Memory:
     asked: dict[Kernel, float | None] = field(default_factory=dict)
     ratios: dict[Hashable, list[float]] = field(default_factory=dict)  # measured beside guessed, by family
     typical: tuple[float, ...] = (1.0,)  # of every family that has any
+    least: float = 1.0  # what hardly any kernel stays below
     priors: dict[Kernel, tuple[float, Hashable]] = field(default_factory=dict)  # guesses and families
 
     def ask(self, kernels: Sequence[Kernel]) -> bool:
@@ -56,6 +57,8 @@ class _Memory:
                 ratio = (seconds or 0.0) / self.guess(kernel)
                 self.ratios.setdefault(self._prior(kernel)[1], []).append(ratio)
         self.typical = tuple(median(rows) for rows in self.ratios.values()) or (1.0,)
+        every = [ratio for rows in self.ratios.values() for ratio in rows]
+        self.least = float(np.percentile(every, _RARE)) if every else 1.0
         return bool(new)
 
     def is_measured(self, kernel: Kernel) -> bool:
@@ -79,7 +82,9 @@ class _Memory:
         """`cost`, but of what was not looked up yet the least that is likely."""
         if kernel in self.asked:
             return self.cost(kernel)
-        return self.guess(kernel) * min(self._beside(kernel)) * _HOPE
+        own = self.ratios.get(self._prior(kernel)[1])
+        beside = min(own) * (1 - _HOPE / len(own)) if own else self.least
+        return self.guess(kernel) * beside
 
     def _beside(self, kernel: Kernel) -> Sequence[float]:
         return self.ratios.get(self._prior(kernel)[1], self.typical)
@@ -110,7 +115,7 @@ def replanned(work: Work, store: Store) -> Work:
         return work
     found = candidates_of(greedy_plan(graph), LIMITS)
     hoped = _looked_up(found, memory)
-    better = _best(graph, found, memory)
+    better = _best(found, memory)
     chosen = min((better, plan), key=lambda p: sum(map(memory.cost, p.kernels())))
     lower = relax(problem_of(found, hoped.tolist())).objective
     proof = {**work.certificate, **_facts(work, found, memory, chosen, lower)}
@@ -121,24 +126,31 @@ def _looked_up(found: Candidates, memory: _Memory) -> np.ndarray:
     """What every candidate may cost at least, once all that is worth it has been looked up."""
     memory.ask([found.all[k].kernel for k in found.greedy])
     for _ in range(ROUNDS):
-        costs = np.array([memory.hoped(c.kernel) for c in found.all])
-        values = relax(problem_of(found, costs.tolist())).values
-        if not memory.ask([found.all[k].kernel for k in np.flatnonzero(values > 1e-6)]):
+        costs = [memory.hoped(c.kernel) for c in found.all]
+        least = relax(problem_of(found, costs))
+        known, _able = _known(found, memory)
+        if relax(known).objective <= least.objective * (1 + ENOUGH):
+            break
+        if not memory.ask([found.all[k].kernel for k in np.flatnonzero(least.values > 1e-6)]):
             break
     return np.array([memory.hoped(c.kernel) for c in found.all])
 
 
-def _best(graph: Graph, found: Candidates, memory: _Memory) -> Plan:
-    """The cheapest plan of measured kernels and of those of the greedy plan."""
+def _known(found: Candidates, memory: _Memory) -> tuple[Problem, list[int]]:
+    """The program of measured kernels and of those of the greedy plan, and their numbers."""
     able = [
         k for k, c in enumerate(found.all)
         if k in found.greedy or memory.is_measured(c.kernel) or c.kernel.anchor is Anchor.FOREIGN
     ]  # fmt: skip
-    costs = [memory.cost(c.kernel) for c in found.all]
-    whole = problem_of(found, costs)
-    part = replace(whole, choices=tuple(whole.choices[k] for k in able))
+    whole = problem_of(found, [memory.cost(c.kernel) for c in found.all])
+    return replace(whole, choices=tuple(whole.choices[k] for k in able)), able
+
+
+def _best(found: Candidates, memory: _Memory) -> Plan:
+    """The cheapest plan of measured kernels and of those of the greedy plan."""
+    problem, able = _known(found, memory)
     place = {k: n for n, k in enumerate(able)}
-    return plan_of(found, [able[n] for n in choose(part, [place[k] for k in found.greedy])])
+    return plan_of(found, [able[n] for n in choose(problem, [place[k] for k in found.greedy])])
 
 
 def _facts(
