@@ -44,7 +44,7 @@ def test_a_quotient_is_below_the_quotient_of_its_bound() -> None:
 
 
 def whole(e: Expr, values: dict[Var, int]) -> int:
-    """The value of an index whose extents up to 1000 are variables called by their number."""
+    """The value of an index whose extents are numbers or variables called by them."""
     sizes = {x: int(x.name.split()[1]) for x in walk(e) if isinstance(x, Var) and x not in values}
     return int(run_expr(substitute(e, {**values_of(values), **values_of(sizes)}), {}))
 
