@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,10 @@ SUMMARY = pytest.StashKey[list[str]]()  # lines for the summary of the run
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What this machine's user has measured decides about no test."""
-    os.environ["FISSILE_STORE"] = str(Path(__file__).parent / "no-store" / "tuning.sqlite")
+    """What this machine's user has measured decides about no test, and no test adds to it."""
+    folder = tempfile.TemporaryDirectory(prefix="fissile-store-")
+    config.add_cleanup(folder.cleanup)
+    os.environ["FISSILE_STORE"] = str(Path(folder.name) / "tuning.sqlite")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
