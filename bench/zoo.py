@@ -38,8 +38,8 @@ EXTENTS = {"batch": 1, "seq": 128, "h4": 56, "w4": 56, "h32": 7, "w32": 7}
 SMALL_HEADS = {"yolov4": 255}
 TIMEOUT = 4000
 CHOICES = (
-    "inductor tries and compiles its kernels once for each model and number of threads, for minutes, and keeps them\n"
-    "on disk; its times are those of what it chose."
+    "inductor compiles its kernels once for each model and number of threads, for minutes, and keeps them on disk;\n"
+    "every run of it tries them again and takes the fastest."
 )
 
 
@@ -81,7 +81,10 @@ def shapes_of(path: Path) -> list[str]:
 def ask(outcome: Outcome, step: str, *arguments: object) -> Any:
     """The JSON answer of a `fissile` command; None, and a failure in `outcome`, when there is none."""
     command = [sys.executable, "-m", "fissile.cli", *map(str, arguments), "--json"]
-    env = {**os.environ, "FISSILE_STORE": os.devnull}  # not tuned: nothing measured here before counts
+    env = {
+        **os.environ,
+        "FISSILE_STORE": os.devnull,
+    }  # not tuned: nothing measured here before counts
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=TIMEOUT, env=env

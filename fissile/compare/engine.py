@@ -107,7 +107,8 @@ def _torch(path: str, threads: int, *, compiled: bool) -> Run:
     if compiled:
         settings: Any = import_module("torch._inductor.config")
         settings.freezing = settings.max_autotune = True
-        _keep_choices_apart(threads)
+        # times of library calls are kept without the number of threads: every process takes its own
+        settings.autotune_local_cache = False
     model = onnx.load(path)
     constants = {tensor.name for tensor in model.graph.initializer}
     inputs = [i.name for i in model.graph.input if i.name not in constants]
@@ -123,13 +124,6 @@ def _torch(path: str, threads: int, *, compiled: bool) -> Run:
         return {name: r.numpy() for name, r in zip(names, results, strict=True)}
 
     return run
-
-
-def _keep_choices_apart(threads: int) -> None:
-    """A cache folder for each number of threads: inductor keeps times of library calls without it in the key."""
-    places = import_module("torch._inductor.runtime.cache_dir_utils")
-    folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or places.default_cache_dir()
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(folder) / f"threads_{threads}")
 
 
 ENGINES: dict[str, Engine] = {
@@ -163,7 +157,7 @@ ENGINES: dict[str, Engine] = {
             "inductor",
             ("torch", "onnx"),
             "torch.compile(dynamic=False), freezing, max_autotune, inference_mode, "
-            "set_num_threads(threads), choices cached on disk",
+            "set_num_threads(threads), chosen anew in every process",
             "pip install torch; it also needs a C++ compiler (apt install g++)",
             _load_inductor,
             compiles_late=True,
