@@ -6,7 +6,7 @@ FOLDER holds NAME.onnx, or NAME.light.onnx whose large weights stand in NAME.jso
 mean, deviation) and are drawn anew, always the same for one model. Writes docs/benchmarks.md and docs/benchmarks.json.
 Every step is a `fissile` command in a process of its own, so that a failure is a line of the page. Free dimensions stay
 free; they are timed at the extents in `EXTENTS`. With `--against ...,inductor` (`fissile[inductor]`) the first run of a
-model compiles for minutes: `--patience 1800`.
+model compiles for minutes: `--once inductor --patience 1800` has it take part in the first repetition only.
 """
 
 from __future__ import annotations
@@ -116,9 +116,9 @@ def examine(path: Path, args: argparse.Namespace, into: Path) -> Outcome:
     outcome.answers["profile"] = ask(
         outcome, "profile", "run", artifact, "--profile", "--threads", 1, *shapes_of(path)
     )
-    for _ in range(args.repeat):
+    for turn in range(args.repeat):
         found = ask(
-            outcome, "bench", "bench", artifact, *options, "--against", args.against,
+            outcome, "bench", "bench", artifact, *options, "--against", _rivals(args, turn),
             "--threads", args.threads, "--rounds", args.rounds, "--seconds", args.seconds,
             "--patience", args.patience,
         )  # fmt: skip
@@ -126,6 +126,12 @@ def examine(path: Path, args: argparse.Namespace, into: Path) -> Outcome:
             outcome.benches.append(found)
     artifact.unlink()
     return outcome
+
+
+def _rivals(args: argparse.Namespace, turn: int) -> str:
+    """The engines of one repetition: those of `--once` are in the first only."""
+    names = args.against.split(",")
+    return ",".join(n for n in names if turn == 0 or n not in args.once.split(","))
 
 
 # ---------------------------------------------------------------- the page
@@ -145,6 +151,7 @@ def page(outcomes: Sequence[Outcome], args: argparse.Namespace) -> str:
         "times are 10th percentiles; a ratio is the other engine's time over fissile's: **above 1 fissile is faster,",
         "below 1 it is slower**. `?`: inconclusive (the 95 % interval holds 1, or fissile differs from itself by more",
         f"than 3 %). Runs of the whole measurement: {args.repeat}, all shown. fissile is not tuned.",
+        *([f"In the first of them only: {args.once}."] if args.once else []),
         "",
         *(f"- {name}: {text}" for name, text in settings.items()),
         "",
@@ -317,6 +324,7 @@ def main() -> None:
     parser.add_argument("--against", default="onnxruntime,openvino")
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--once", default="", help="engines that only the first repetition times")
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--patience", type=float, default=600.0, help="seconds a rival may load")
