@@ -19,10 +19,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import platformdirs
 
+from fissile import __version__
 from fissile.errors import ArtifactError, FileAccess, FileMissing, FissileWarning
 from fissile.options import environment
 from fissile.runtime.artifact import check_members, read_artifact
@@ -45,6 +47,30 @@ def key(parts: Mapping[str, object]) -> str:
     """Hash of plain data (str, int, bool, None, list, dict), whatever the order of its keys."""
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """Of everything that makes code, by package."""
+    found = {"fissile": f"{__version__} {_code_stamp()}"}
+    for package in ("llvmlite", "onnx"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "none"
+    return found
+
+
+@cache
+def _code_stamp() -> str:
+    """A hash of names, sizes and times of the package's files: reading them all would take too long."""
+    root = Path(__file__).parent
+    facts = []
+    for folder, folders, files in os.walk(root):
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
+        for name in sorted(files):
+            status = os.stat(os.path.join(folder, name))
+            facts.append(f"{name} {status.st_size} {status.st_mtime_ns}")
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
 
 
 def directory() -> Path | None:

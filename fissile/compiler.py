@@ -7,7 +7,6 @@ found in the cache costs neither `onnx` nor `llvmlite`; the pipeline is imported
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import mmap
 import os
@@ -16,12 +15,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from fissile import __version__, cache
+from fissile import cache
 from fissile.errors import (
     ArtifactError,
     FileAccess,
@@ -253,7 +251,7 @@ class Request:
             "threads": self.threads,
             "shapes": self.shapes,
             "options": self.options.key(),
-            "versions": _versions(),
+            "versions": cache.versions(),
         }
         stamp = _store_stamp() if self.asks_store() else ""
         return cache.key({**parts, "store": stamp} if stamp else parts)
@@ -358,30 +356,6 @@ def _sha256(content: Buffer, folder: Path | None) -> str:
         return hashlib.sha256(content).hexdigest()
     digest: str = import_module("fissile.frontend").model_sha256(bytes(content), folder)
     return digest
-
-
-def _versions() -> dict[str, str]:
-    """Of everything that makes code: a change of this package's own files counts as a version, too."""
-    found = {"fissile": f"{__version__} {_code_stamp()}"}
-    for package in ("llvmlite", "onnx"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "none"
-    return found
-
-
-@functools.cache
-def _code_stamp() -> str:
-    """A hash of names, sizes and times of the package's files: reading them all would take too long."""
-    root = Path(__file__).parent
-    facts = []
-    for folder, folders, files in os.walk(root):
-        folders[:] = sorted(name for name in folders if name != "__pycache__")
-        for name in sorted(files):
-            status = os.stat(os.path.join(folder, name))
-            facts.append(f"{name} {status.st_size} {status.st_mtime_ns}")
-    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
 
 
 def _about_foreign(executable: Executable, source: Source, foreign: str) -> None:

@@ -2,6 +2,7 @@
 
 In: a key (code hash, instruction set, threads, cache state, effort) and raw samples. Out: all that
 was ever measured under a key, oldest first. Layers are read in order and only the last is written.
+Beside them stand notes: what else must not be found out twice, as text by name.
 Invariant: records are appended, never changed; each is one transaction in a rollback journal, so
 kill -9, a full disk and two processes at once leave a store that opens.
 """
@@ -11,7 +12,7 @@ import json
 import os
 import sqlite3
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from importlib import import_module
 from pathlib import Path
@@ -23,6 +24,7 @@ from fissile.errors import FissileWarning, StoreError
 from fissile.runtime.statistic import Samples
 
 WAIT_SECONDS = 30.0
+_AT_ONCE = 500  # names in one question
 READ_SECONDS = 2.0  # how long somebody who could do without the store waits for it
 _SCHEMA = """
 create table if not exists record (
@@ -35,6 +37,7 @@ create table if not exists reject (
   primary key (code, isa, threads, cache, effort));
 create table if not exists peak (machine text, quantity text, value real not null,
   primary key (machine, quantity));
+create table if not exists note (name text primary key, value text not null);
 """
 _MATCH = "code = ? and isa = ? and threads = ? and cache = ? and effort = ?"
 
@@ -159,6 +162,26 @@ class Store:
             "do update set value = max(value, excluded.value)",
             (machine, quantity, value),
         )
+
+    def notes(self, names: Sequence[str]) -> dict[str, str]:
+        """The notes there are under these names."""
+        found: dict[str, str] = {}
+        for layer in self.layers:
+            if _has(layer, "note"):
+                for first in range(0, len(names), _AT_ONCE):
+                    some = names[first : first + _AT_ONCE]
+                    query = f"select name, value from note where name in ({', '.join('?' * len(some))})"
+                    found |= dict(layer.execute(query, tuple(some)).fetchall())
+        return found
+
+    def keep_notes(self, notes: Mapping[str, str]) -> None:
+        """Write notes down; what stood under their names is replaced."""
+        try:
+            with self.layers[-1] as transaction:
+                statement = "insert or replace into note values (?, ?)"
+                transaction.executemany(statement, list(notes.items()))
+        except sqlite3.Error as error:
+            raise _unwritable(error) from error
 
     def close(self) -> None:
         """Close all layers."""

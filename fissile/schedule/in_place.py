@@ -14,7 +14,6 @@ from fissile.ir.affine import Affine, Space
 from fissile.ir.dim import DimLike, equal
 from fissile.orchestrate.follow import Index
 
-COLUMNS = 256  # most columns: with more, the copy costs a few percent and its rows lie better
 _FAR = 2048  # rows that are a multiple of so many bytes apart fall into few sets of a cache
 
 

@@ -17,12 +17,15 @@ from pathlib import Path
 
 import numpy as np
 
+from fissile.cache import versions
 from fissile.errors import FissileError
+from fissile.ir.dim import symbols
 from fissile.orchestrate.plan import Anchor, Kernel
 from fissile.runtime.machine import identity
 from fissile.runtime.measure import Request, measure
 from fissile.runtime.statistic import Samples, summarize
 from fissile.runtime.store import Key, Reject, Store
+from fissile.schedule.lower import form
 from fissile.target import Target
 from fissile.tune.provider import State, Trial, artifacts_of, launches_of, trials
 
@@ -40,8 +43,8 @@ Time = Callable[[Sequence[str], int, float], list[Samples]]
 class Tally:
     """What was done: kernels measured, found in the store, rejected with their reasons.
 
-    last: labels of those being measured; `done` of those `wanted` were before. lowered: trials of kernels, None for
-    those that cannot be; built: artifacts by the hash of their kernels: some are timed again.
+    last: labels of those being measured; `done` of those `wanted` were before. lowered: trials of kernels, codes: their
+    hashes, None for those that cannot be; built: artifacts by the hash of their kernels: some are timed again.
     """
 
     measured: int = 0
@@ -51,6 +54,7 @@ class Tally:
     done: int = 0
     wanted: int = 0
     lowered: dict[Kernel, Trial | None] = field(default_factory=dict)
+    codes: dict[Kernel, str | None] = field(default_factory=dict)
     built: dict[str, bytes] = field(default_factory=dict)
 
 
@@ -87,6 +91,17 @@ class Setting:
         machine = f"{identity()} as {self.target.name}"
         return Key(code, machine, self.threads, self.state.name, EFFORT)
 
+    def name(self, kernel: Kernel) -> str:
+        """What the hash of a kernel is noted under: all that its code depends on, this compiler included.
+
+        The hash says what runs, but takes lowering and emitting to find out.
+        """
+        seen = form(kernel)
+        free = sorted({s for n in seen[1] for d in n.shape for s in symbols(d)}, key=lambda s: s.name)
+        lowest = [(s.name, s.lower, self.numbers.get(s.name)) for s in free]
+        facts = repr((seen[0], lowest, self.target, sorted(versions().items())))
+        return f"code {hashlib.blake2b(facts.encode(), digest_size=16).hexdigest()}"
+
 
 class OutOfTime(Exception):
     """The deadline has passed; what was measured is in the store."""
@@ -106,17 +121,13 @@ def seconds_of(
     times: how often as many samples as usual are wanted. timed: for tests.
     """
     found: dict[Kernel, float] = {k: 0.0 for k in kernels if k.anchor is Anchor.FOREIGN}
-    todo: dict[str, Trial] = {}
-    waiting: dict[Kernel, str] = {}
-    for kernel, trial in _lowered(dict.fromkeys(kernels), setting, store, tally):
-        if kernel in found:
-            continue
-        known = math.inf if trial is None else recall(trial.code, setting, store, times)
+    for kernel, code in _coded(dict.fromkeys(kernels), setting, store, tally):
+        known = math.inf if code is None else recall(code, setting, store, times)
         if known is not None:
             found[kernel] = known
-            tally.remembered += trial is not None
-        elif trial is not None:
-            todo[trial.code], waiting[kernel] = trial, trial.code
+            tally.remembered += code is not None
+    missing = _lowered([k for k in dict.fromkeys(kernels) if k not in found], setting, store, tally)
+    todo = {trial.code: trial for _, trial in missing if trial is not None}
     work = [*todo.values()]
     tally.wanted = len(work)
     for first in range(0, len(work), BATCH):
@@ -127,8 +138,8 @@ def seconds_of(
         tally.last = tuple(setting.label(t.kernel) for t in batch)
         setting.told(tally)
         _measure(batch, setting, store, tally, times, timed or in_child(setting.threads))
-    for kernel, code in waiting.items():
-        found[kernel] = _or_infinite(recall(code, setting, store, 1))
+    for kernel, trial in missing:
+        found[kernel] = _or_infinite(None if trial is None else recall(trial.code, setting, store))
     return [found[kernel] for kernel in kernels]
 
 
@@ -148,8 +159,8 @@ def samples_of(
 ) -> list[tuple[float, ...]]:
     """Seconds of every sample that the store has of kernels; of those that run in Python none."""
     found: dict[Kernel, tuple[float, ...]] = {}
-    for kernel, trial in _lowered(dict.fromkeys(kernels), setting, store, tally):
-        records = [] if trial is None else store.records(setting.key(trial.code))
+    for kernel, code in _coded(dict.fromkeys(kernels), setting, store, tally):
+        records = [] if code is None else store.records(setting.key(code))
         found[kernel] = tuple(s for r in records for s in r.seconds.tolist())
     return [found.get(kernel, ()) for kernel in kernels]
 
@@ -157,8 +168,8 @@ def samples_of(
 def recalled(kernels: Sequence[Kernel], setting: Setting, store: Store) -> list[float | None]:
     """What the store knows of kernels; None where it knows nothing. Nothing is run."""
     found: dict[Kernel, float | None] = {}
-    for kernel, trial in _lowered(dict.fromkeys(kernels), setting, store, Tally()):
-        found[kernel] = math.inf if trial is None else recall(trial.code, setting, store)
+    for kernel, code in _coded(dict.fromkeys(kernels), setting, store, Tally()):
+        found[kernel] = math.inf if code is None else recall(code, setting, store)
     return [0.0 if k.anchor is Anchor.FOREIGN else found[k] for k in kernels]
 
 
@@ -175,7 +186,31 @@ def _pooled(records: Sequence[Samples], threads: int) -> Samples:
     )
 
 
+def known_before(kernels: Sequence[Kernel], setting: Setting, store: Store) -> list[float | None]:
+    """What the store knows of kernels whose hash it remembers; None for all others. Nothing is lowered."""
+    native = [k for k in kernels if not k.is_call]
+    names = {k: setting.name(k) for k in native}
+    codes = store.notes([*names.values()])
+    found = {k: recall(codes[n], setting, store) for k, n in names.items() if n in codes}
+    return [found.get(kernel) for kernel in kernels]
+
+
 # ---------------------------------------------------------------- lowering
+
+
+def _coded(
+    kernels: Iterable[Kernel], setting: Setting, store: Store, tally: Tally
+) -> list[tuple[Kernel, str | None]]:
+    """Kernels and the hashes of their trials, lowered where the store does not remember them; None as `_lowered`."""
+    native = [k for k in kernels if not k.is_call]
+    names = {k: setting.name(k) for k in native if k not in tally.codes}
+    codes = store.notes([*names.values()])
+    tally.codes |= {k: codes[n] for k, n in names.items() if n in codes}
+    new = [k for k in native if k not in tally.codes]
+    rows = {k: None if trial is None else trial.code for k, trial in _lowered(new, setting, store, tally)}
+    tally.codes |= rows
+    store.keep_notes({names[k]: code for k, code in rows.items() if code is not None})
+    return [(kernel, tally.codes[kernel]) for kernel in native]
 
 
 def _lowered(

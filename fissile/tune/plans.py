@@ -41,6 +41,10 @@ _OTHER = 0.01  # share of its cost in which a plan must differ
 TimeWhole = Callable[[Sequence[Path], int, Mapping[str, int]], list[Whole]]
 
 
+def silent(event: Event) -> None:
+    """Stages that run again say nothing."""
+
+
 @dataclass(frozen=True)
 class Made:
     """A compiled plan. selected: its candidates; None where the plan was not chosen among them."""
@@ -64,12 +68,16 @@ class Made:
 
 @dataclass(frozen=True)
 class Chosen:
-    """kept: the name of what stays, and its artifact. made: None for an artifact that was installed already."""
+    """kept: the name of what stays, and its artifact. made: None for an artifact that was installed already.
+
+    is_remembered: the models did not run now, but when the same was chosen from the same measurements.
+    """
 
     kept: str
     artifact: bytes
     made: Made | None
     times: Mapping[str, Whole]
+    is_remembered: bool = False
 
 
 def best_plans(state: Profiling, count: int, seed: int = 0) -> list[list[int]]:
@@ -98,7 +106,7 @@ def best_plans(state: Profiling, count: int, seed: int = 0) -> list[list[int]]:
 
 
 def compiled_plans(
-    work: Work, state: Profiling, rivals: Sequence[Work], deadline: float, each: float, silent: Progress
+    work: Work, state: Profiling, rivals: Sequence[Work], deadline: float, each: float
 ) -> list[Made]:
     """The best plans, the greedy one, and that of another graph, compiled: as many as there is time for, one at least.
 
@@ -113,7 +121,7 @@ def compiled_plans(
     if any(state.found.all[k].kernel.provider for selected in chosen.values() for k in selected):
         chosen[OWN] = _own_plan(state)
     for name, selected in chosen.items():
-        done = _compiled(work, plan_of(state.found, selected), silent)
+        done = compiled(work, plan_of(state.found, selected))
         made.append(Made(name, done, tuple(selected), float(costs[selected].sum())))
     for other in rivals[1:]:
         if left > len(made) + 1:
@@ -123,7 +131,7 @@ def compiled_plans(
     is_rival = expected <= (1 + _GREEDY) * float(costs[chosen["plan 1"]].sum())
     greedy = _other_greedy(work, rivals[0]) if is_rival and left > len(made) + 1 else None
     if greedy is not None:
-        made.append(Made(GREEDY, _compiled(work, greedy, silent), None, None))
+        made.append(Made(GREEDY, compiled(work, greedy), None, None))
     return made
 
 
@@ -134,7 +142,8 @@ def _own_plan(state: Profiling) -> list[int]:
     return best_of(state, np.where(packages, costs + costs.sum(), costs))
 
 
-def _compiled(work: Work, plan: Plan, silent: Progress) -> Work:
+def compiled(work: Work, plan: Plan) -> Work:
+    """A given plan, compiled to be timed."""
     trial = replace(work, plan_given=plan, certificate={}, is_trial=True)
     return run(trial, silent, first="plan")
 

@@ -8,7 +8,9 @@ interruption loses nothing, since every measured cost is in `Profiling.known` be
 
 from __future__ import annotations
 
+import itertools
 import math
+import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -21,15 +23,17 @@ from fissile.orchestrate.plan import Kernel
 from fissile.orchestrate.program import Problem, Relaxation, relax, run_order
 
 Measure = Callable[[Sequence[Kernel], int], Sequence[float]]
+Lookup = Callable[[Sequence[Kernel]], Sequence[float | None]]
 Bound = Callable[[Kernel], float]
 RELAXED_ROUNDS = 20
-STEPS = 4  # relaxations between two plans
+STEPS = 4  # relaxations between two plans, at least
 FEW = 2  # kernels of a family that are measured before its expectations are looked at again
 NEARLY = 3.0  # times the gap at which measuring stops: from there on windows are asked
 NEAR = 0.03  # reduced cost, as a share of a kernel's own, that noise may hide
 MARGIN = 1.05  # how far above the highest peak seen the peak is taken to be
 AT_ONCE = 32  # kernels after which an interruption keeps what is known
 AGAIN = 4  # times the samples for what matters
+MOST_AGAIN = 4  # times that what matters may turn out to be something else
 _UNWANTED = 100.0  # times its bound: the cost of a kernel that cannot run
 _RARE = 10.0  # percentile of measured / guessed that kernels of a family nobody has measured are taken to reach
 _UNSEEN = 0.15  # over how many of its family were measured: how much faster than the fastest of them one may be
@@ -89,9 +93,11 @@ class Profiling:
     families: np.ndarray | None = None
     memory: Memory = field(default_factory=Memory)
     known: dict[int, float] = field(default_factory=dict)
+    again: set[int] = field(default_factory=set)  # keys that were timed again
     violations: int = 0
     noise: float = 0.0
     rounds: int = 0
+    settling: float = 0.0  # seconds that the best plan took to find
     first_bound: float = 0.0
     window_gap: float = 0.0
     proved: float = 0.0  # no selection costs less at the costs known now, as windows found
@@ -198,15 +204,28 @@ def profile(state: Profiling, measure: Measure) -> Iterator[Round]:
     _time(state, state.selected, measure)
     yield from _search(state, measure)
     state.is_measured = True
-    _again(state, measure)
-    yield from _search(state, measure)
+    for _ in range(MOST_AGAIN):
+        if not _again(state, measure):
+            break
+        yield from _search(state, measure)
     state.is_complete = True
+
+
+def remember(state: Profiling, lookup: Lookup) -> None:
+    """Take over what is known already. lookup: seconds of kernels, None where nothing is."""
+    _, numbers = np.unique(state.keys, return_index=True)
+    found = lookup([state.found.all[k].kernel for k in numbers])
+    for k, seconds in zip(numbers.tolist(), found, strict=True):
+        if seconds is not None:
+            _learn(state, k, seconds)
 
 
 def settle(state: Profiling) -> list[int]:
     """The best selection of what has been measured, in an order that runs; the first one before any round."""
     if state.rounds > 0:
+        began = time.monotonic()
         state.selected = best_of(state, state.costs())
+        state.settling = time.monotonic() - began
     return state.selected
 
 
@@ -280,10 +299,13 @@ def _search(state: Profiling, measure: Measure) -> Iterator[Round]:
 def _relaxing(state: Profiling, found: Relaxation, measure: Measure) -> bool:
     """Measure what relaxations select, a few of every family at a time, for what they show is expected of the others.
 
-    Whether there was anything.
+    It goes on for as long as the last plan took to find. Whether there was anything.
     """
     is_new = False
-    for _ in range(STEPS):
+    began = time.monotonic()
+    for step in itertools.count():
+        if step >= STEPS and time.monotonic() - began > state.settling:
+            break
         wanted = _few(state, found)
         if not _time(state, wanted, measure):
             break
@@ -316,13 +338,16 @@ def _windows(state: Profiling, problem: Problem, measure: Measure) -> bool:
     return _time(state, part.selected, measure)
 
 
-def _again(state: Profiling, measure: Measure) -> None:
-    """Time the selection, and what noise alone may keep out of it, with more samples."""
+def _again(state: Profiling, measure: Measure) -> bool:
+    """Time the selection, and what noise alone may keep out of it, with more samples; whether any had not been."""
     costs = state.costs()
     reduced = relax(state.problem(costs)).reduced
     seconds = state.measured()
     near = np.flatnonzero((reduced <= NEAR * costs) & np.isfinite(seconds)).tolist()
-    _time(state, [*state.selected, *near], measure, AGAIN)
+    new = [k for k in (*state.selected, *near) if int(state.keys[k]) not in state.again]
+    _time(state, new, measure, AGAIN)
+    state.again.update(int(state.keys[k]) for k in new)
+    return bool(new)
 
 
 def _time(

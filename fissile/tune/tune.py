@@ -26,7 +26,7 @@ from fissile.runtime.store import Store, default_paths
 from fissile.tune import told
 from fissile.tune.budget import Budget
 from fissile.tune.interrupt import Interrupts, listening
-from fissile.tune.measure import OutOfTime, Setting, Tally, seconds_of
+from fissile.tune.measure import OutOfTime, Setting, Tally, known_before, seconds_of
 from fissile.tune.peak import machine_peaks
 from fissile.tune.plans import (
     INSTALLED,
@@ -40,10 +40,12 @@ from fissile.tune.plans import (
     is_same,
     predictions,
     proof,
+    silent,
 )
 from fissile.tune.provided import is_own, with_packages
+from fissile.tune.race import note, noted, race_name, race_text, repeated
 from fissile.tune.record import tuning_of
-from fissile.tune.rounds import Measure, Profiling, Round, profile, settle
+from fissile.tune.rounds import Measure, Profiling, Round, profile, remember, settle
 from fissile.tune.start import machine_of, profiling_of, setting_of
 from fissile.tune.whole import Whole, time_whole
 
@@ -56,6 +58,7 @@ class Tuned:
 
     plan: text of its plan file ("": none). certificate: as in the manifest. times: whole models; name: which of them
     was kept; predicted: what measured kernels make of them, where all were. rejected: kernels and their reasons.
+    is_remembered: the times are of an earlier run, after which nothing was measured.
     """
 
     artifact: bytes
@@ -68,13 +71,15 @@ class Tuned:
     rejected: Mapping[str, str]
     is_interrupted: bool
     rounds: tuple[Round, ...]
+    is_remembered: bool = False
 
     def summary(self) -> str:
         """Untuned and kept in one line."""
         if not self.times:
             return "not timed as a whole"
         before, after = self.times[UNTUNED].seconds, self.times[self.name].seconds
-        text = f"untuned {said(before)} → {said(after)} ({before / after:.2f}x, both measured just now)"
+        when = "when it was tuned before" if self.is_remembered else "just now"
+        text = f"untuned {said(before)} → {said(after)} ({before / after:.2f}x, both measured {when})"
         return text if self.kept == TUNED else f"{text}: the {self.kept} artifact stays"
 
 
@@ -122,7 +127,7 @@ def tune(
         began, progress = time.monotonic(), heard.passing(progress)
         work = run(work, progress, "substitute")
         at = time.monotonic()
-        untuned = run(work, _silent, first="plan")
+        untuned = run(work, silent, first="plan")
         this = _Run(work, untuned, budget, began, time.monotonic() - at, heard, progress)
         graph: Graph = untuned.known("graph")  # planning may prefer the one without substitutions
         this.other = _other_graph(work, graph)
@@ -132,6 +137,7 @@ def tune(
         setting = setting_of(untuned, budget, numbers, began)
         setting = replace(setting, told=lambda t: progress(told.measuring(t, budget, began)))
         state = profiling_of(untuned, setting, machine)
+        remember(state, lambda kernels: known_before(kernels, setting, store))
         progress(Event("store", told.store_text(store, setting)))
         progress(Event("start", told.start_text(state, setting)))
 
@@ -175,15 +181,34 @@ def _settled(
     chosen: Chosen | None = None
     try:
         settle(state)
-        deadline = this.began + this.budget.seconds
-        rivals = [this.untuned, *([] if this.other is None else [this.other])]
-        made = compiled_plans(this.work, state, rivals, deadline, this.each, _silent)
-        chosen = choose_again(made, this.untuned, there, setting.numbers, timed, this.progress)
+        name = race_name(this.untuned, setting)
+        race = None if this.tally.measured else noted(store, name)
+        chosen = repeated(race, this.work, this.untuned, there, state) if race else None
+        if race and chosen:
+            this.progress(Event("whole", f"{race_text(race, chosen)}, as found before"))
+            made = [chosen.made] if chosen.made else []
+        else:
+            made = _compiled(this, state)
+            chosen = choose_again(made, this.untuned, there, setting.numbers, timed, this.progress)
+            note(store, name, chosen, made)
     except KeyboardInterrupt:
         this.interrupted()
     except FissileError as error:
         this.progress(Event("whole", f"not all could be run whole: {error.message} ({error.reason})"))
     chosen = chosen or as_before(this.untuned, there)
+    return _finished(this, state, setting, store, chosen, made)
+
+
+def _compiled(this: _Run, state: Profiling) -> list[Made]:
+    """The plans that are worth a run."""
+    rivals = [this.untuned, *([] if this.other is None else [this.other])]
+    return compiled_plans(this.work, state, rivals, this.began + this.budget.seconds, this.each)
+
+
+def _finished(
+    this: _Run, state: Profiling, setting: Setting, store: Store, chosen: Chosen, made: list[Made]
+) -> Tuned:
+    """What is chosen, with its certificate and its record."""
     predicted = predictions(state, [Made(UNTUNED, this.untuned, None, None), *made])
     proved = proof(state, chosen)
     artifact = chosen.artifact
@@ -200,7 +225,7 @@ def _settled(
     rounds = tuple(row for _, row in this.rounds)
     return Tuned(
         artifact, kept, chosen.kept, plan, proved, chosen.times, predicted, this.tally.rejected,
-        this.is_interrupted, rounds,
+        this.is_interrupted, rounds, chosen.is_remembered,
     )  # fmt: skip
 
 
@@ -209,8 +234,5 @@ def _with(chosen: Chosen, proved: Mapping[str, Any], record: Mapping[str, Any]) 
     if chosen.made is None:
         return chosen.artifact
     work = replace(chosen.made.work, certificate=proved, report={KEY: record}, is_trial=False)
-    return run(work, _silent, first="artifact").artifact
+    return run(work, silent, first="artifact").artifact
 
-
-def _silent(event: Event) -> None:
-    """Stages that run again say nothing."""

@@ -11,16 +11,19 @@ import numpy as np
 import pytest
 
 from fissile.errors import CompileError
+from fissile.ir.dim import symbol
 from fissile.ir.graph import make
-from fissile.ir.primitive import PRIMITIVES
+from fissile.ir.primitive import INPUT, PRIMITIVES
+from fissile.options import resolve_target
 from fissile.orchestrate.plan import Kernel
 from fissile.runtime.statistic import Samples
 from fissile.runtime.store import Store
 from fissile.tune import provider
-from fissile.tune.measure import OutOfTime, Setting, Tally, seconds_of
+from fissile.tune.measure import OutOfTime, Setting, Tally, known_before, recalled, seconds_of
 from tests.tune.test_provider import TARGET, WARM, last, product, rows
 
 SETTING = Setting(TARGET, 1, {"n": 2}, WARM, lambda kernel: 1e-4, samples=3)
+V3 = replace(resolve_target("x86-64-v3"), l2=1 << 18)
 KERNELS = [product(7), product(9), last(make(PRIMITIVES["exp"], rows(3)))]
 
 
@@ -52,6 +55,33 @@ def test_what_is_known_is_not_measured_again(tmp_path: Path) -> None:
     assert first == again[2::-1] == [pytest.approx(0.05)] * 3  # twenty launches a run
     assert again[3] == first[0]
     assert more == first[:1]
+
+
+def test_what_is_known_is_not_lowered_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trials(*_: object) -> object:
+        raise AssertionError("the store remembers their hashes")
+
+    with Store([tmp_path / "s.db"]) as store:
+        assert known_before(KERNELS, SETTING, store) == [None] * 3
+        first = seconds_of(KERNELS[:2], SETTING, store, Tally(), timed=Clock())
+        monkeypatch.setattr("fissile.tune.measure.trials", trials)
+        assert known_before(KERNELS, SETTING, store) == [*first, None]
+        assert seconds_of(KERNELS[:2], SETTING, store, Tally()) == first
+        assert recalled(KERNELS[:2], SETTING, store) == first
+        other = replace(SETTING, threads=2)
+        assert known_before(KERNELS, other, store) == [None] * 3
+
+
+def test_a_hash_is_noted_under_all_that_decides_about_it() -> None:
+    at_least = make(INPUT, name="x", dtype="float32", shape=(symbol("n", 4), 3))
+    kernels = [*KERNELS, product(7, seed=3), last(make(PRIMITIVES["exp"], at_least))]
+    names = [SETTING.name(kernel) for kernel in kernels]
+    assert names[0] == names[3]  # other values alone
+    assert len(set(names)) == 4
+    longer, other = replace(SETTING, numbers={"n": 3}), replace(SETTING, target=V3)
+    assert longer.name(KERNELS[2]) != names[2] != other.name(KERNELS[2])
 
 
 @pytest.mark.parametrize("broken", [0, 2])

@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 from fissile.orchestrate.orchestrate import plan_of, problem_of
 from fissile.orchestrate.plan import Kernel, verify
 from fissile.orchestrate.program import solve
-from fissile.tune.rounds import Prior, Round, admissible_gap, begin, certificate, profile, settle
+from fissile.tune.rounds import (
+    Prior,
+    Round,
+    admissible_gap,
+    begin,
+    certificate,
+    profile,
+    remember,
+    settle,
+)
 from tests.e2e.draw import Case, cases
 from tests.orchestrate.test_candidates import constant_table, found_in
 
@@ -47,6 +56,30 @@ def test_rounds_reach_the_optimum_of_measuring_everything(case: Case) -> None:
     assert rounds[-1].plan_seconds == pytest.approx(proved.predicted_seconds)
     assert all(r.plan_seconds >= r.bound_seconds * (1 - 1e-6) for r in rounds)
     verify(plan_of(found, settle(state)))
+
+
+@drawn
+@given(cases())
+def test_what_is_remembered_is_not_measured_again(case: Case) -> None:
+    found = found_in(case.graph)
+    truth = constant_table(found, random.Random(case.seed))
+    asked: set[Kernel] = set()
+
+    def measure(kernels: Sequence[Kernel], times: int) -> list[float]:
+        asked.update(kernels)
+        return [truth[kernel] for kernel in kernels]
+
+    def run(known: set[Kernel]) -> float:
+        state = begin(found, lambda kernel: 0.5 * truth[kernel])
+        remember(state, lambda kernels: [truth[k] if k in known else None for k in kernels])
+        list(profile(state, measure))
+        return certificate(state).predicted_seconds
+
+    first = run(set())
+    known = {*asked}
+    asked.clear()
+    assert run(known) == pytest.approx(first, rel=1e-9)
+    assert asked <= known
 
 
 @drawn

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +81,10 @@ def times(*seconds: float) -> Times:
     return timed
 
 
-def by_size(kernels: Sequence[Kernel], *_: object, times: int) -> list[float]:
-    """One kernel is cheaper than two."""
+def by_size(kernels: Sequence[Kernel], *rest: Any, times: int) -> list[float]:
+    """One kernel is cheaper than two; counted as measured."""
+    for tally in rest[2:]:
+        tally.measured += len(kernels)
     return [1e-6 + 1e-7 * len(kernel.nodes) for kernel in kernels]
 
 
@@ -202,6 +206,53 @@ def test_what_stays_is_what_the_certificate_measured(tmp_path: Path) -> None:
     there.write_bytes(tuned(times(1.0, 2.0)).artifact)
     found = tuned(times(1.0, 1.5, 2.0), installed=there)
     assert (found.kept, found.certificate["measured_seconds"]) == ("installed", 1.0)
+
+
+def remembered(kernels: Sequence[Kernel], *_: object, times: int) -> list[float]:
+    """As `by_size`, but the store knew all of it."""
+    return by_size(kernels, times=times)
+
+
+def test_whole_models_run_once(tmp_path: Path) -> None:
+    def never(*_: object) -> list[Whole]:
+        raise AssertionError("they ran before")
+
+    events: list[Event] = []
+    first = tuned(times(2.0, 1.0))
+    again = tuned(never, remembered, events=events)
+    assert (again.kept, again.name, again.is_remembered) == ("tuned", first.name, True)
+    assert outputs(again.artifact).keys() == outputs(first.artifact).keys()
+    assert again.plan == first.plan
+    assert again.certificate["measured_seconds"] == 1.0
+    assert "as found before" in next(e.text for e in events if e.stage == "whole")
+    assert "2.00x" in again.summary()
+    there = tmp_path / "there.fsl"
+    there.write_bytes(again.artifact)
+    last = tuned(never, remembered, installed=there)
+    assert (last.kept, last.artifact) == ("installed", again.artifact)
+
+
+def test_whole_models_run_again_when_anything_is_new(tmp_path: Path) -> None:
+    first = tuned(times(1.0, 2.0))
+    assert first.kept == "untuned"
+    assert tuned(times(1.0, 2.0), remembered).is_remembered
+    there = tmp_path / "there.fsl"
+    there.write_bytes(tuned(times(2.0, 1.0)).artifact)  # measured again
+    assert not tuned(times(1.0, 2.0, 3.0), installed=there).is_remembered
+    unknown = tmp_path / "unknown.fsl"
+    work = Work(network(), None, (TARGET,), 1, Options())
+    shifted = network()
+    shifted.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.ones((24, 17), np.float32), "w"))
+    unknown.write_bytes(run(replace(work, model=shifted), lambda event: None).artifact)
+    assert tuned(times(1.0, 2.0), remembered, installed=unknown).kept != "installed"
+
+
+def test_a_note_that_is_not_ours_is_left_alone(tmp_path: Path) -> None:
+    tuned(times(2.0, 1.0))
+    with sqlite3.connect(tmp_path / "store.sqlite") as store:
+        store.execute("update note set value = '[1]' where name like 'race %'")
+    found = tuned(times(2.0, 1.0), remembered)
+    assert (found.kept, found.is_remembered) == ("tuned", False)
 
 
 def test_slow_models_run_less_often() -> None:

@@ -1,0 +1,138 @@
+"""Whole models that ran against each other before need not do so again (PRODUCT 2.4).
+
+In: what tuning would run, and what the store noted of the last time. Out: the same choice, as long as nothing has been
+measured since, the cheapest plan is one of those that ran, and no other artifact has taken the place of the one kept.
+Invariant: a race is noted under everything that decides about it: model, shapes, options, machine, compiler.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fissile.cache import versions
+from fissile.errors import FissileError
+from fissile.orchestrate.orchestrate import plan_of
+from fissile.orchestrate.plan_file import plan_text, read_plan
+from fissile.pipeline import Work
+from fissile.runtime.artifact import read_artifact
+from fissile.runtime.statistic import Ratio
+from fissile.runtime.store import Store
+from fissile.tune.measure import Setting
+from fissile.tune.plans import INSTALLED, UNTUNED, WITH, WITHOUT, Chosen, Made, compiled
+from fissile.tune.provided import is_own
+from fissile.tune.rounds import Profiling
+from fissile.tune.told import whole_text
+from fissile.tune.whole import Whole
+
+
+@dataclass(frozen=True)
+class Race:
+    """kept: the name of what stayed, and of its code a hash. plans: plan files by name. times: of all that ran."""
+
+    kept: str
+    code: str
+    plans: Mapping[str, str]
+    predicted: Mapping[str, float | None]
+    times: Mapping[str, Whole]
+
+
+def race_name(untuned: Work, setting: Setting) -> str:
+    """What a race is noted under."""
+    facts = {
+        "model": untuned.known("operators").metadata.sha256,
+        "shapes": untuned.shapes,
+        "options": untuned.options.key(),
+        "targets": [repr(t) for t in untuned.targets],
+        "key": asdict(setting.key("")),
+        "numbers": dict(setting.numbers),
+        "versions": versions(),
+    }
+    text = json.dumps(facts, sort_keys=True, default=str)
+    return f"race {hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
+
+
+def note(store: Store, name: str, chosen: Chosen, made: Sequence[Made]) -> None:
+    """Keep how a race ended."""
+    own = {row.name: row.work.known("plan") for row in made if row.name not in (WITH, WITHOUT)}
+    row = Race(
+        chosen.kept,
+        _code(chosen.artifact),
+        {name: plan_text(plan) for name, plan in own.items() if is_own(plan)},
+        {row.name: row.predicted for row in made},
+        {name: _short(whole) for name, whole in chosen.times.items()},
+    )
+    store.keep_notes({name: json.dumps(asdict(row))})
+
+
+def noted(store: Store, name: str) -> Race | None:
+    """How the last race of this name ended."""
+    text = store.notes([name]).get(name)
+    if text is None:
+        return None
+    try:
+        found: dict[str, Any] = json.loads(text)
+        return Race(**{**found, "times": {n: _whole(row) for n, row in found["times"].items()}})
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return None  # not of our making
+
+
+def repeated(
+    race: Race, work: Work, untuned: Work, there: Path | None, state: Profiling
+) -> Chosen | None:
+    """The choice of a race, made again; None where it must be run again. there: the artifact that is installed."""
+    best = plan_text(plan_of(state.found, state.selected))
+    if best not in race.plans.values():
+        return None
+    if there is not None:
+        if _code(there) != race.code:
+            return None
+        times = {INSTALLED: race.times[race.kept], **race.times}
+        return Chosen(INSTALLED, there.read_bytes(), None, times, is_remembered=True)
+    if race.kept == UNTUNED:
+        same = _code(untuned.artifact) == race.code
+        row = Made(UNTUNED, untuned, None, None)
+        return Chosen(UNTUNED, untuned.artifact, row, race.times, is_remembered=True) if same else None
+    text = race.plans.get(race.kept)
+    if text is None:
+        return None
+    try:
+        done = compiled(work, read_plan(text, work.known("graph")))
+    except FissileError:
+        return None  # of the graph that planning left aside
+    selected = tuple(state.selected) if text == best else None
+    row = Made(race.kept, done, selected, race.predicted[race.kept])
+    return Chosen(race.kept, done.artifact, row, race.times, is_remembered=True)
+
+
+def race_text(race: Race, chosen: Chosen) -> str:
+    """How long whole models took, and which is kept."""
+    plans = [name for name in chosen.times if race.predicted.get(name) is not None]
+    return whole_text(chosen.times, plans, chosen.kept, race.predicted.get(race.kept))
+
+
+def _code(artifact: bytes | Path) -> str:
+    """A hash of what an artifact runs; "" for one that cannot be read."""
+    try:
+        found = read_artifact(artifact)
+    except FissileError:
+        return ""
+    members = found.manifest["members"].items()
+    hashes = sorted(row["sha256"] for name, row in members if name.startswith(("code-", "plan")))
+    return " ".join(hashes)
+
+
+def _short(whole: Whole) -> Whole:
+    """Of every launch its 10th percentile alone."""
+    return replace(whole, launches=tuple((float(np.percentile(row, 10)),) for row in whole.launches))
+
+
+def _whole(row: Mapping[str, Any]) -> Whole:
+    launches = tuple(map(tuple, row["launches"]))
+    return Whole(row["seconds"], row["median"], Ratio(**row["ratio"]), launches)
