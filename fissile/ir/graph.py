@@ -67,6 +67,9 @@ class Data:
     def __str__(self) -> str:
         return f"<{self.digest[:8]}>"
 
+    def __repr__(self) -> str:
+        return f"Data({self.digest})"  # the same in every process
+
 
 def data(array: np.ndarray) -> Data:
     """Wrap an array for use as an attribute; the array is made read-only and C-contiguous."""

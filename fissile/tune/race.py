@@ -27,20 +27,27 @@ from fissile.runtime.store import Store
 from fissile.tune.measure import Setting
 from fissile.tune.plans import INSTALLED, UNTUNED, WITH, WITHOUT, Chosen, Made, compiled
 from fissile.tune.provided import is_own
-from fissile.tune.rounds import Profiling
+from fissile.tune.rounds import Profiling, settle
 from fissile.tune.told import whole_text
 from fissile.tune.whole import Whole
 
 
 @dataclass(frozen=True)
 class Race:
-    """kept: the name of what stayed, and of its code a hash. plans: plan files by name. times: of all that ran."""
+    """kept: the name of what stayed, and of its code a hash. plans: plan files by name. times: of all that ran.
+
+    is_complete: measuring had ended by itself. window_gap, proved, noise: what it had found out, as in `Profiling`.
+    """
 
     kept: str
     code: str
     plans: Mapping[str, str]
     predicted: Mapping[str, float | None]
     times: Mapping[str, Whole]
+    is_complete: bool
+    window_gap: float
+    proved: float
+    noise: float
 
 
 def race_name(untuned: Work, setting: Setting) -> str:
@@ -58,7 +65,7 @@ def race_name(untuned: Work, setting: Setting) -> str:
     return f"race {hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
 
 
-def note(store: Store, name: str, chosen: Chosen, made: Sequence[Made]) -> None:
+def note(store: Store, name: str, chosen: Chosen, made: Sequence[Made], state: Profiling) -> None:
     """Keep how a race ended."""
     own = {row.name: row.work.known("plan") for row in made if row.name not in (WITH, WITHOUT)}
     row = Race(
@@ -67,6 +74,10 @@ def note(store: Store, name: str, chosen: Chosen, made: Sequence[Made]) -> None:
         {name: plan_text(plan) for name, plan in own.items() if is_own(plan)},
         {row.name: row.predicted for row in made},
         {name: _short(whole) for name, whole in chosen.times.items()},
+        state.is_complete,
+        state.window_gap,
+        state.proved,
+        state.noise,
     )
     store.keep_notes({name: json.dumps(asdict(row))})
 
@@ -83,12 +94,29 @@ def noted(store: Store, name: str) -> Race | None:
         return None  # not of our making
 
 
+def is_settled(race: Race, state: Profiling) -> bool:
+    """Whether measuring had come to its end with what is known now; the state is then as it was."""
+    if not race.is_complete:
+        return False
+    before = state.selected
+    state.rounds = 1
+    settle(state)
+    is_known = all(int(state.keys[k]) in state.known for k in state.selected)
+    if not is_known or not any(_kernels(text) == _best(state) for text in race.plans.values()):
+        state.rounds, state.selected = 0, before
+        return False
+    state.window_gap, state.proved, state.noise = race.window_gap, race.proved, race.noise
+    state.is_measured = state.is_complete = True
+    return True
+
+
 def repeated(
     race: Race, work: Work, untuned: Work, there: Path | None, state: Profiling
 ) -> Chosen | None:
     """The choice of a race, made again; None where it must be run again. there: the artifact that is installed."""
-    best = plan_text(plan_of(state.found, state.selected))
-    if best not in race.plans.values():
+    ran = {name: _kernels(text) for name, text in race.plans.items()}
+    best = _best(state)
+    if best not in ran.values():
         return None
     if there is not None:
         if _code(there) != race.code:
@@ -106,9 +134,18 @@ def repeated(
         done = compiled(work, read_plan(text, work.known("graph")))
     except FissileError:
         return None  # of the graph that planning left aside
-    selected = tuple(state.selected) if text == best else None
+    selected = tuple(state.selected) if ran[race.kept] == best else None
     row = Made(race.kept, done, selected, race.predicted[race.kept])
     return Chosen(race.kept, done.artifact, row, race.times, is_remembered=True)
+
+
+def _best(state: Profiling) -> frozenset[str]:
+    return _kernels(plan_text(plan_of(state.found, state.selected)))
+
+
+def _kernels(plan: str) -> frozenset[str]:
+    """The kernels of a plan file, in whatever order they run."""
+    return frozenset(json.dumps(kernel) for step in json.loads(plan)["steps"] for kernel in step)
 
 
 def race_text(race: Race, chosen: Chosen) -> str:

@@ -242,8 +242,8 @@ def best_of(state: Profiling, costs: np.ndarray) -> list[int]:
 
 def certificate(state: Profiling) -> Certificate:
     """What is proved about the selection; the gap holds as far as the prior does."""
-    plan = state.seconds()
-    lower = max(relax(state.problem(state.costs())).objective, min(state.proved, plan))
+    now = standing(state)
+    plan, lower = now.plan_seconds, now.bound_seconds
     return Certificate(
         candidates=len(state.found.all),
         measured=len(state.known),
@@ -268,6 +268,12 @@ def admissible_gap(state: Profiling) -> float:
 def distinct(state: Profiling) -> int:
     """How many different kernels the selection has."""
     return len({state.keys[k] for k in state.selected})
+
+
+def standing(state: Profiling) -> Round:
+    """Where it stands now."""
+    lower = max(relax(state.problem(state.costs())).objective, min(state.proved, state.seconds()))
+    return Round(state.rounds, len(state.known), state.seconds(), lower)
 
 
 def _round(state: Profiling, bound: float) -> Round:

@@ -43,9 +43,9 @@ from fissile.tune.plans import (
     silent,
 )
 from fissile.tune.provided import is_own, with_packages
-from fissile.tune.race import note, noted, race_name, race_text, repeated
+from fissile.tune.race import is_settled, note, noted, race_name, race_text, repeated
 from fissile.tune.record import tuning_of
-from fissile.tune.rounds import Measure, Profiling, Round, profile, remember, settle
+from fissile.tune.rounds import Measure, Profiling, Round, profile, remember, settle, standing
 from fissile.tune.start import machine_of, profiling_of, setting_of
 from fissile.tune.whole import Whole, time_whole
 
@@ -144,7 +144,11 @@ def tune(
         def native(kernels: Sequence[Kernel], times: int) -> list[float]:
             return measured(kernels, setting, store, this.tally, times=times)
 
-        _measure(this, state, with_packages(native, setting, store, this.tally))
+        race = noted(store, race_name(untuned, setting))
+        if race is not None and is_settled(race, state):
+            _told(this, standing(state))
+        else:
+            _measure(this, state, with_packages(native, setting, store, this.tally))
         there = installed if installed and is_same(installed, untuned) else None
         return _settled(this, state, setting, store, there, timed)
 
@@ -162,8 +166,7 @@ def _measure(this: _Run, state: Profiling, measure: Measure) -> None:
     """Rounds, until all is known, the budget is used up, or somebody interrupts."""
     try:
         for row in profile(state, measure):
-            this.rounds.append((this.now(), row))
-            this.progress(Event("round", told.round_text(row, this.now())))
+            _told(this, row)
     except OutOfTime:
         pass  # what is known by now decides
     except KeyboardInterrupt:
@@ -171,6 +174,11 @@ def _measure(this: _Run, state: Profiling, measure: Measure) -> None:
         this.progress(Event("interrupted", "choosing among what has been measured"))
     if this.tally.rejected:
         this.progress(Event("rejected", told.rejected_text(this.tally.rejected)))
+
+
+def _told(this: _Run, row: Round) -> None:
+    this.rounds.append((this.now(), row))
+    this.progress(Event("round", told.round_text(row, this.now())))
 
 
 def _settled(
@@ -190,7 +198,7 @@ def _settled(
         else:
             made = _compiled(this, state)
             chosen = choose_again(made, this.untuned, there, setting.numbers, timed, this.progress)
-            note(store, name, chosen, made)
+            note(store, name, chosen, made, state)
     except KeyboardInterrupt:
         this.interrupted()
     except FissileError as error:

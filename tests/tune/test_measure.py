@@ -12,12 +12,13 @@ import pytest
 
 from fissile.errors import CompileError
 from fissile.ir.dim import symbol
-from fissile.ir.graph import make
+from fissile.ir.graph import data, make
 from fissile.ir.primitive import INPUT, PRIMITIVES
 from fissile.options import resolve_target
 from fissile.orchestrate.plan import Kernel
 from fissile.runtime.statistic import Samples
 from fissile.runtime.store import Store
+from fissile.schedule.lower import form
 from fissile.tune import provider
 from fissile.tune.measure import OutOfTime, Setting, Tally, known_before, recalled, seconds_of
 from tests.tune.test_provider import TARGET, WARM, last, product, rows
@@ -80,6 +81,8 @@ def test_a_hash_is_noted_under_all_that_decides_about_it() -> None:
     names = [SETTING.name(kernel) for kernel in kernels]
     assert names[0] == names[3]  # other values alone
     assert len(set(names)) == 4
+    padded = last(make(PRIMITIVES["pad"], rows(3), low=(1, 0), high=(0, 0), value=data(np.zeros((), np.float32))))
+    assert "0x7" not in repr(form(padded)[0])  # no address: another process gives the same name
     longer, other = replace(SETTING, numbers={"n": 3}), replace(SETTING, target=V3)
     assert longer.name(KERNELS[2]) != names[2] != other.name(KERNELS[2])
 
