@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import signal
 import weakref
+from collections.abc import Iterator
 
 import pytest
 
 from fissile.tune.interrupt import Interrupts, listening
+
+
+@pytest.fixture(autouse=True)
+def _as_in_a_terminal() -> Iterator[None]:
+    """A shell has processes in the background ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 class Thing:
