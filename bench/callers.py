@@ -284,7 +284,7 @@ def line(row: Row) -> str:
 
 def cases(model: Path, args: argparse.Namespace, folder: Path) -> list[Case]:
     """The rows of one model; its artifact and feeds are written to `folder`."""
-    executable = fissile.compile(model)
+    executable = fissile.compile(model, options=fissile.Options(store=False))
     artifact, feeds = folder / f"{model.stem}.fsl", folder / "feeds.npz"
     executable.save(artifact)
     extents = low_ends(parse_shapes(tuple(args.shape)))

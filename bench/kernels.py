@@ -77,7 +77,8 @@ def linear_seconds(exe: Executable, feeds: dict[str, np.ndarray]) -> float:
 def measure(case: Case, threads: int, target: str, seconds: float, peak: Peak) -> str:
     """One line of the table."""
     name, model, feeds, flops = case
-    exe = fissile.compile(model, threads=threads, target=target, cache=False)
+    options = fissile.Options(store=False)
+    exe = fissile.compile(model, threads=threads, target=target, cache=False, options=options)
     linear_seconds(exe, feeds)
     kernel: list[float] = []
     ceiling: list[float] = []

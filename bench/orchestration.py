@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import subprocess
 import sys
 import tempfile
@@ -102,9 +103,13 @@ def frozen(tag: str) -> Iterator[Path]:
 
 
 def fissile_command(*arguments: object, folder: Path | None = None) -> None:
-    """Run a `fissile` command; `folder` is a checkout whose version runs. RuntimeError with its last words."""
+    """Run a `fissile` command; `folder` is a checkout whose version runs. RuntimeError with its last words.
+
+    Only `tune` sees the tuning store: what it remembers would decide about the other columns.
+    """
     command = [sys.executable, "-m", "fissile.cli", *map(str, arguments)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    home = os.environ if arguments[0] == "tune" else {**os.environ, "FISSILE_STORE": os.devnull}
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=home)
     if done.returncode != 0:
         raise RuntimeError((done.stderr.strip().splitlines() or ["died"])[-1])
 

@@ -185,24 +185,18 @@ def choose(
 
 
 def choose_again(
-    made: Sequence[Made],
-    untuned: Work,
-    installed: Path | None,
-    numbers: Mapping[str, int],
-    timed: TimeWhole,
-    progress: Progress,
+    made: Sequence[Made], chosen: Callable[[Sequence[Made]], Chosen], progress: Progress
 ) -> Chosen:
-    """`choose`, and where that fails with plans that call packages, among the others."""
-    rest = untuned, installed, numbers, timed, progress
+    """`chosen` among all; where that fails with plans that call packages, among the others."""
     try:
-        return choose(made, *rest)
+        return chosen(made)
     except FissileError as error:
         own = [row for row in made if not any(k.provider for k in row.kernels)]
         if len(own) == len(made):
             raise
         text = f"plans with packages could not be run whole: {error.message} ({error.reason})"
         progress(Event("whole", text))
-        return choose(own, *rest)
+        return chosen(own)
 
 
 def same(kernel: Kernel) -> Hashable:

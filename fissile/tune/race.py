@@ -36,7 +36,8 @@ from fissile.tune.whole import Whole
 class Race:
     """kept: the name of what stayed, and of its code a hash. plans: plan files by name. times: of all that ran.
 
-    is_complete: measuring had ended by itself. window_gap, proved, noise: what it had found out, as in `Profiling`.
+    known: a hash of all measurements. is_complete: measuring had ended by itself. window_gap, proved, noise: what
+    it had found out from them, as in `Profiling`.
     """
 
     kept: str
@@ -44,6 +45,7 @@ class Race:
     plans: Mapping[str, str]
     predicted: Mapping[str, float | None]
     times: Mapping[str, Whole]
+    known: str
     is_complete: bool
     window_gap: float
     proved: float
@@ -74,6 +76,7 @@ def note(store: Store, name: str, chosen: Chosen, made: Sequence[Made], state: P
         {name: plan_text(plan) for name, plan in own.items() if is_own(plan)},
         {row.name: row.predicted for row in made},
         {name: _short(whole) for name, whole in chosen.times.items()},
+        _known(state),
         state.is_complete,
         state.window_gap,
         state.proved,
@@ -95,14 +98,15 @@ def noted(store: Store, name: str) -> Race | None:
 
 
 def is_settled(race: Race, state: Profiling) -> bool:
-    """Whether measuring had come to its end with what is known now; the state is then as it was."""
-    if not race.is_complete:
+    """Whether measuring had come to its end with just what is known now; the state is then as it was."""
+    if not race.is_complete or race.known != _known(state):
         return False
     before = state.selected
     state.rounds = 1
     settle(state)
+    best = _best(state)
     is_known = all(int(state.keys[k]) in state.known for k in state.selected)
-    if not is_known or not any(_kernels(text) == _best(state) for text in race.plans.values()):
+    if not is_known or not any(_kernels(text) == best for text in race.plans.values()):
         state.rounds, state.selected = 0, before
         return False
     state.window_gap, state.proved, state.noise = race.window_gap, race.proved, race.noise
@@ -144,8 +148,15 @@ def _best(state: Profiling) -> frozenset[str]:
 
 
 def _kernels(plan: str) -> frozenset[str]:
-    """The kernels of a plan file, in whatever order they run."""
-    return frozenset(json.dumps(kernel) for step in json.loads(plan)["steps"] for kernel in step)
+    """The kernels of a plan file, in whatever order they run, and the graph that they are of."""
+    found = json.loads(plan)
+    return frozenset([found["graph"], *(json.dumps(k) for step in found["steps"] for k in step)])
+
+
+def _known(state: Profiling) -> str:
+    """A hash of what kernels take that was measured; what cannot run, or runs in Python, is not looked up by name."""
+    rows = sorted((key, s) for key, s in state.known.items() if s > 0 and np.isfinite(s))
+    return hashlib.blake2b(repr(rows).encode(), digest_size=16).hexdigest()
 
 
 def race_text(race: Race, chosen: Chosen) -> str:

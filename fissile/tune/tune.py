@@ -35,6 +35,7 @@ from fissile.tune.plans import (
     Made,
     TimeWhole,
     as_before,
+    choose,
     choose_again,
     compiled_plans,
     is_same,
@@ -43,7 +44,7 @@ from fissile.tune.plans import (
     silent,
 )
 from fissile.tune.provided import is_own, with_packages
-from fissile.tune.race import is_settled, note, noted, race_name, race_text, repeated
+from fissile.tune.race import Race, is_settled, note, noted, race_name, race_text, repeated
 from fissile.tune.record import tuning_of
 from fissile.tune.rounds import Measure, Profiling, Round, profile, remember, settle, standing
 from fissile.tune.start import machine_of, profiling_of, setting_of
@@ -98,6 +99,7 @@ class _Run:
     rounds: list[tuple[float, Round]] = field(default_factory=list)
     is_interrupted: bool = False
     other: Work | None = None  # with the graph that planning left aside
+    race: Race | None = None  # the last one of this model, as the store noted it
 
     def now(self) -> float:
         """Seconds since it began."""
@@ -144,8 +146,8 @@ def tune(
         def native(kernels: Sequence[Kernel], times: int) -> list[float]:
             return measured(kernels, setting, store, this.tally, times=times)
 
-        race = noted(store, race_name(untuned, setting))
-        if race is not None and is_settled(race, state):
+        this.race = noted(store, race_name(untuned, setting))
+        if this.race is not None and is_settled(this.race, state):
             _told(this, standing(state))
         else:
             _measure(this, state, with_packages(native, setting, store, this.tally))
@@ -189,16 +191,16 @@ def _settled(
     chosen: Chosen | None = None
     try:
         settle(state)
-        name = race_name(this.untuned, setting)
-        race = None if this.tally.measured else noted(store, name)
+        race = None if this.tally.measured else this.race
         chosen = repeated(race, this.work, this.untuned, there, state) if race else None
         if race and chosen:
             this.progress(Event("whole", f"{race_text(race, chosen)}, as found before"))
             made = [chosen.made] if chosen.made else []
         else:
             made = _compiled(this, state)
-            chosen = choose_again(made, this.untuned, there, setting.numbers, timed, this.progress)
-            note(store, name, chosen, made, state)
+            beside = this.untuned, there, setting.numbers, timed, this.progress
+            chosen = choose_again(made, lambda rows: choose(rows, *beside), this.progress)
+            note(store, race_name(this.untuned, setting), chosen, made, state)
     except KeyboardInterrupt:
         this.interrupted()
     except FissileError as error:
