@@ -3,10 +3,10 @@
     python bench/orchestration.py FOLDER [--budget 5m] [--threads 1] [--rounds 20] [NAME[:dimension=n] ...]
 
 The baseline is the compiler as it stood at git tag `greedy-plan` (its code, checked out beside this one). The columns
-add one thing at a time: the same greedy plan by today's kernels, substitutions, the program that chooses kernels and
-formats by guesses, Winograd, the same by measuring. All artifacts of a model are timed interleaved, each in a process
-of its own; a number is the baseline's 10th percentile over the column's, with its 95 % interval. FOLDER: see
-bench/zoo.py.
+add one thing at a time: the same greedy plan by today's kernels, substitutions, the program that chooses kernels by
+guesses, formats (kernels that leave their result in the panels of the next product), Winograd, the same by measuring.
+All artifacts of a model are timed interleaved, each in a process of its own; a number is the baseline's 10th percentile
+over the column's, with its 95 % interval. FOLDER: see bench/zoo.py.
 """
 
 from __future__ import annotations
@@ -32,8 +32,12 @@ from fissile import pipeline
 from fissile.compare.bench import Child, Rounds, take
 from fissile.compare.difference import worst
 from fissile.compare.feeds import complete_feeds
+from fissile.ir.graph import Graph
 from fissile.options import Options, resolve_target
 from fissile.orchestrate.greedy import greedy_plan
+from fissile.orchestrate.nominal import guesses
+from fissile.orchestrate.orchestrate import orchestrate
+from fissile.orchestrate.plan import Kernel, Plan
 from fissile.orchestrate.plan_file import plan_text
 from fissile.pipeline import Work
 from fissile.runtime.statistic import compare, summarize
@@ -45,11 +49,15 @@ MODELS = (
     "candy_224", "yolox_nano", "yolov4",
 )  # fmt: skip
 WINOGRAD = ("winograd_2", "winograd_4")
+PROHIBITIVE = 1e3  # times its guess: what a kernel costs that is not to be chosen
 
 
 @dataclass(frozen=True)
 class Column:
-    """One way to compile a model: options, and who chooses the kernels: "greedy", "program" or "tune"."""
+    """One way to compile a model: options, and who chooses the kernels.
+
+    plan: "greedy", "plain" (the program without formats), "program" or "tune".
+    """
 
     title: str
     options: Options
@@ -59,7 +67,8 @@ class Column:
 COLUMNS = (
     Column("fission only", Options(substitute=False), "greedy"),
     Column("+ substitutions", Options(disable=WINOGRAD), "greedy"),
-    Column("+ orchestration, formats", Options(disable=WINOGRAD), "program"),
+    Column("+ orchestration", Options(disable=WINOGRAD), "plain"),
+    Column("+ formats", Options(disable=WINOGRAD), "program"),
     Column("+ Winograd", Options(), "program"),
     Column("+ measuring", Options(), "tune"),
 )
@@ -127,15 +136,31 @@ def make(column: Column, model: Path, shapes: dict[str, int], args: argparse.Nam
         fissile_command("compile", model, *given, "--no-cache")
         return
     plan = to.with_suffix(".json")
-    plan.write_text(greedy_plan_text(model, shapes, column.options), encoding="utf-8")
+    plan.write_text(plan_text(plan_without_formats(column, model, shapes, args)), encoding="utf-8")
     fissile_command("compile", model, *given, "--no-cache", "--plan", plan)
 
 
-def greedy_plan_text(model: Path, shapes: dict[str, int], options: Options) -> str:
-    """The plan file of the greedy plan of a model."""
-    work = Work(model, None, (resolve_target("native"),), 1, options, shapes)
+def plan_without_formats(column: Column, model: Path, shapes: dict[str, int], args: argparse.Namespace) -> Plan:
+    """The greedy plan of a model, or what the program chooses among kernels that write no panels on the way."""
+    work = Work(model, None, (resolve_target("native"),), args.threads, column.options, shapes)
     work = pipeline.run(work, lambda event: None, "substitute")
-    return plan_text(greedy_plan(work.known("graph")))
+    graph: Graph = work.known("graph")
+    if column.plan == "greedy":
+        return greedy_plan(graph)
+    price = guesses(graph, work.targets[0], args.threads, shapes)
+
+    def dear(kernel: Kernel) -> tuple[float, float]:
+        least, probable = price(kernel)
+        return (least, probable * PROHIBITIVE) if writes_panels(kernel) else (least, probable)
+
+    plans = [orchestrate(g, dear) for g in (graph, work.plain) if g is not None]
+    return min(plans, key=lambda found: found[1].predicted_seconds)[0]
+
+
+def writes_panels(kernel: Kernel) -> bool:
+    """Whether a kernel leaves what it computes in the panels of the next product."""
+    computes = any(node.primitive.kind != "layout" for node in kernel.nodes)
+    return computes and any(node.name == "pack" for node in kernel.outputs)
 
 
 def measure(
