@@ -27,10 +27,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from fissile.runtime.artifact import check_members, read_artifact
 from fissile.runtime.store import Row, Store
 
 EARLY = 0.25  # of the kills come soon after the start, mostly before anything is measured
-PROGRESS = re.compile(r"kernel (\d+)/\d+$")
+PROGRESS = re.compile(r"kernel (\d+)/(\d+)$")
 
 
 @dataclass(frozen=True)
@@ -72,13 +73,16 @@ class Place:
 
 
 class Watch(threading.Thread):
-    """Hears what a tuner says. stage: of its last event; finished: measurements it said were done, at least."""
+    """Hears a tuner. stage: of its last event; finished: measurements that it has gone on from; said: the rest.
+
+    It speaks before every batch: the batches before that are finished, and so are the lists of kernels before this one.
+    """
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         super().__init__(daemon=True)
-        self.process, self.stage, self.finished = process, "", 0
+        self.process, self.stage, self.finished, self.said = process, "", 0, ""
         self.beyond_start = threading.Event()
-        self._done = 0
+        self._done = self._wanted = 0
 
     def run(self) -> None:
         """Until the process ends."""
@@ -86,23 +90,31 @@ class Watch(threading.Thread):
             try:
                 event = json.loads(line)
             except ValueError:
-                break  # cut off by the kill
+                self.said += line  # cut off by the kill, or no event
+                continue
             self.stage = event["stage"]
             if found := PROGRESS.search(event["text"]):
-                done = int(found[1])
-                self.finished += max(0, done - self._done)
-                self._done = done
+                done, wanted = int(found[1]), int(found[2])
+                self.finished += (self._wanted if done == 0 else done) - self._done
+                self._done, self._wanted = done, wanted
             if self.stage in ("measuring", "whole"):
                 self.beyond_start.set()
         self.beyond_start.set()
 
 
+def check_artifacts(place: Place) -> None:
+    """ArtifactError if a file that was put in place is not whole."""
+    for path in place.folder.glob("*.fsl"):
+        check_members(read_artifact(path))
+
+
 @dataclass
 class Kills:
-    """What was killed. measuring: while kernels were measured; added: runs that left something in the store."""
+    """What was killed. measuring: in the midst of a batch of kernels; added: runs that left something in the store."""
 
     count: int = 0
     measuring: int = 0
+    late: int = 0  # runs that had come to their end before
     added: int = 0
     finished: int = 0
 
@@ -118,10 +130,13 @@ def kill(place: Place, count: int, seconds: float, budget: str, rng: random.Rand
         if rng.random() > EARLY:
             watch.beyond_start.wait()
         time.sleep(rng.uniform(0.0, seconds))
-        done.measuring += watch.stage == "measuring"
+        is_measuring = watch.stage == "measuring"
         process.send_signal(signal.SIGKILL)
         watch.join()
         process.communicate()
+        if process.returncode not in (0, -signal.SIGKILL):
+            raise SystemExit(f"run {number + 1} ended with {process.returncode}: {watch.said}")
+        check_artifacts(place)
         now, refused = place.rows(), place.rejects()
         if lost := len(Counter(before) - Counter(now)):
             raise SystemExit(f"kill {number + 1} lost {lost} measurements")
@@ -130,7 +145,9 @@ def kill(place: Place, count: int, seconds: float, budget: str, rng: random.Rand
             raise SystemExit(
                 f"kill {number + 1}: {watch.finished} were measured, {new} are in the store"
             )
-        done.count += 1
+        done.late += process.returncode == 0
+        done.count += process.returncode != 0
+        done.measuring += is_measuring and process.returncode != 0 and new == watch.finished
         done.added += new > 0
         done.finished += watch.finished
         before, rejects = now, refused
@@ -172,9 +189,9 @@ def main() -> None:
         place = Place(Path(folder) / "store.sqlite", given.model, Path(folder))
         done = kill(place, given.kills, given.seconds, given.budget, random.Random(given.seed))
         print(
-            f"{done.count} kills, {done.measuring} of them while kernels were measured: store sound after each, "
-            f"{len(place.rows())} measurements in it from {done.added} runs, all {done.finished} that were said to "
-            "be finished among them",
+            f"{done.count} kills, {done.measuring} of them while kernels were measured ({done.late} came too late): "
+            f"store sound after each, {len(place.rows())} measurements in it from {done.added} runs, all "
+            f"{done.finished} that were finished among them",
             flush=True,
         )
         added = share(place, given.budget)

@@ -154,10 +154,10 @@ class Screen:
         """Say what has happened."""
         if self._quiet:
             return
-        if event.stage == "measuring":
-            self._status(event)
-        elif self._as_json:
+        if self._as_json:
             self._document(event)
+        elif event.stage == "measuring":
+            self._status(event)
         elif event.stage == "round":
             self._line(f" {event.text}")
         elif event.stage in LABELS:
@@ -178,7 +178,6 @@ class Screen:
         say(text)
 
     def _document(self, event: Event) -> None:
-        self._last = time.monotonic()
         facts = {name: value for name, value in asdict(event).items() if value is not None}
         print(json.dumps(facts), file=sys.stderr, flush=True)
 
@@ -190,7 +189,4 @@ class Screen:
             print(f"\r\x1b[2K{shown}", end="", file=sys.stderr, flush=True)
             self._is_dirty = True
         elif time.monotonic() - self._last >= QUIET_SECONDS:
-            if self._as_json:
-                self._document(event)
-            else:
-                self._line(f" {event.text}")
+            self._line(f" {event.text}")

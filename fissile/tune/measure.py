@@ -252,22 +252,32 @@ def _measure(
     times: int,
     timed: Time,
 ) -> None:
-    """Measure a batch into the store; where that fails, its members one by one."""
+    """Measure a batch into the store, in one piece; where that fails, its members one by one.
+
+    A kernel is rejected when it fails twice alone, and without it the child does well: a child may also be killed from
+    outside, or held up. CompileError F411 where the child cannot do anything.
+    """
     try:
         samples = _timed(batch, setting, tally, times, timed)
-    except FissileError as error:
-        if len(batch) == 1:
+    except FissileError:
+        if len(batch) > 1:
+            for trial in batch:
+                _measure([trial], setting, store, tally, times, timed)
+            return
+        timed([], 1, LIMIT_SECONDS)
+        try:
+            samples = _timed(batch, setting, tally, times, timed)
+        except FissileError as error:
             code, kernel = batch[0].code, batch[0].kernel
             _reject(code, kernel, error.reason or error.message, setting, store, tally)
             return
-        for trial in batch:
-            _measure([trial], setting, store, tally, times, timed)
-        return
-    for trial, found in zip(batch, samples, strict=True):
-        count = launches_of(trial)
-        per_launch = replace(found, seconds=found.seconds / count, cpu=found.cpu / count)
-        store.add(setting.key(trial.code), per_launch)
-        tally.measured += 1
+    store.add_all([(setting.key(t.code), _per_launch(t, s)) for t, s in zip(batch, samples, strict=True)])
+    tally.measured += len(batch)
+
+
+def _per_launch(trial: Trial, found: Samples) -> Samples:
+    count = launches_of(trial)
+    return replace(found, seconds=found.seconds / count, cpu=found.cpu / count)
 
 
 def _timed(

@@ -29,17 +29,18 @@ KERNELS = [product(7), product(9), last(make(PRIMITIVES["exp"], rows(3)))]
 
 
 class Clock:
-    """A timer that says what it is told, and counts."""
+    """A timer that says what it is told, and counts. broken: a kernel that a signal ends, `fails` times alone."""
 
-    def __init__(self, seconds: float = 1.0, broken: int = -1) -> None:
-        self.seconds, self.broken, self.calls = seconds, broken, list[int]()
+    def __init__(self, seconds: float = 1.0, broken: int = -1, fails: int = 2) -> None:
+        self.seconds, self.broken, self.fails, self.calls = seconds, broken, fails, list[int]()
 
     def __call__(self, paths: Sequence[str], samples: int, limit: float) -> list[Samples]:
         self.calls.append(len(paths))
         assert all(Path(path).exists() for path in paths)
         if len(paths) > 1 and self.broken >= 0:
             raise CompileError("F411", "measuring failed", reason="ended by SIGSEGV")
-        if self.broken >= 0 and len(self.calls) == self.broken + 2:
+        alone = self.calls.count(1) - 1
+        if self.broken >= 0 and len(paths) == 1 and 0 <= alone - self.broken < self.fails:
             raise CompileError("F411", "measuring failed", reason="ended by SIGSEGV")
         one = np.full(samples, self.seconds)
         return [Samples(one, one, 0 * one) for _ in paths]
@@ -94,11 +95,31 @@ def test_a_crash_costs_its_kernel_alone(tmp_path: Path, broken: int) -> None:
         found = seconds_of(KERNELS, SETTING, store, tally, timed=clock)
         (reject,) = store.rejects()
         again = seconds_of(KERNELS, SETTING, store, Tally(), timed=Clock())
-    assert clock.calls == [3, 1, 1, 1]
+    assert clock.calls == [3, *[1] * broken, 1, 0, 1, *[1] * (2 - broken)]
     assert [math.isinf(s) for s in found] == [k == broken for k in range(3)]
     assert again == found
     assert reject.reason == "ended by SIGSEGV"
     assert [*tally.rejected.values()] == [reject.reason]
+
+
+def test_a_child_that_is_killed_once_costs_nothing(tmp_path: Path) -> None:
+    clock = Clock(broken=1, fails=1)
+    with Store([tmp_path / "s.db"]) as store:
+        found = seconds_of(KERNELS, SETTING, store, Tally(), timed=clock)
+        assert store.rejects() == []
+    assert clock.calls == [3, 1, 1, 0, 1, 1]
+    assert not any(map(math.isinf, found))
+
+
+def test_no_kernel_is_to_blame_where_the_child_cannot_run_at_all(tmp_path: Path) -> None:
+    def timed(paths: Sequence[str], samples: int, limit: float) -> list[Samples]:
+        raise CompileError("F411", "measuring failed", reason="ImportError: numpy")
+
+    with Store([tmp_path / "s.db"]) as store:
+        with pytest.raises(CompileError, match="measuring failed"):
+            seconds_of(KERNELS, SETTING, store, Tally(), timed=timed)
+        assert store.rejects() == []
+        assert store.rows() == []
 
 
 def test_what_cannot_be_lowered_is_rejected(
