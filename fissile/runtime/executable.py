@@ -24,7 +24,8 @@ from fissile.runtime.artifact import atomic_file, read_artifact
 from fissile.runtime.bind import Binding, Shape, bind_extents, bind_shapes
 from fissile.runtime.feeds import Array, check_names, check_out, check_overlap, convert
 from fissile.runtime.frame import Frame
-from fissile.runtime.memory import address_of, aligned_empty
+from fissile.runtime.lend import Lender
+from fissile.runtime.memory import address_of
 from fissile.runtime.plan import TensorInfo
 from fissile.runtime.profile import Profile, profile_of
 from fissile.runtime.program import Program, load_program
@@ -87,7 +88,9 @@ class Executable:
         self.busy: Busy = busy
         self._program: Program | None = program
         self._bindings: dict[tuple[Shape, ...], Binding] = {}
-        self._frames: deque[Frame] = deque()
+        self._frames: deque[Frame] = deque()  # idle ones
+        self._living: set[Frame] = set()  # all
+        self._lenders = [Lender(self._living) for _ in self.outputs]
 
     def run(
         self,
@@ -171,7 +174,9 @@ class Executable:
         """Let go of code, weights and arenas; calls that are running finish."""
         self._program = None
         self._frames.clear()
+        self._living.clear()
         self._bindings.clear()
+        self._trim()
 
     def __enter__(self) -> Self:
         return self
@@ -247,12 +252,12 @@ class Executable:
             self._check_out(out, binding, arrays)
         results: list[Array] = []
         addresses = [address_of(array) for array in arrays]
-        for info, shape in zip(self.outputs, binding.outputs):
+        for info, shape, lender in zip(self.outputs, binding.outputs, self._lenders):
             if out and info.name in out:
                 result = out[info.name]
                 address = address_of(result)
             else:
-                result, address = aligned_empty(shape, info.dtype)
+                result, address = lender.lend(shape, info.dtype)
             results.append(result)
             addresses.append(address)
         if self.threads == 1 or binding.is_tiny or not can_gang():
@@ -276,7 +281,7 @@ class Executable:
         held = crew is not None and crew.acquire(self.threads, self.busy)
         frame = self._take_frame(program)
         try:
-            run = Run(program, frame, binding, arrays, out or {}, seconds)
+            run = Run(program, frame, binding, arrays, self._lenders, out or {}, seconds)
             return run_segments(run, crew.block if crew is not None and held else 0, stamps)
         finally:
             self._return_frame(frame)
@@ -316,10 +321,14 @@ class Executable:
         try:
             return self._frames.pop()
         except IndexError:
-            return Frame(program, self.threads)
+            frame = Frame(program, self.threads)
+            self._living.add(frame)
+            return frame
 
     def _return_frame(self, frame: Frame) -> None:
         """Keep the frame; of several idle ones the oldest goes once no call has needed it lately."""
+        if frame not in self._living:
+            return  # closed meanwhile
         frames = self._frames
         frame.last_used = now = time.monotonic()
         frames.append(frame)
@@ -331,6 +340,13 @@ class Executable:
             return
         if now - oldest.last_used < _IDLE_SECONDS:
             frames.appendleft(oldest)
+        else:
+            self._living.discard(oldest)
+            self._trim()
+
+    def _trim(self) -> None:
+        for lender in self._lenders:
+            lender.trim()
 
     def _remember(self, binding: Binding) -> None:
         bindings = self._bindings

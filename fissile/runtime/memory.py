@@ -77,16 +77,21 @@ class Arena:
 
 
 def _pages(size: int) -> Bytes:
-    """Fresh, touched pages; in huge ones where the system has them."""
+    """Fresh, touched pages."""
+    memory = np.frombuffer(map_pages(size), np.uint8)
+    memory[::PAGE] = 0
+    return memory
+
+
+def map_pages(size: int) -> mmap.mmap:
+    """Fresh private pages, in huge ones where the system has them; MemoryError if it has no more."""
     try:
         mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
-        raise MemoryError(f"no {size} bytes for an arena: {error.strerror}") from error
+        raise MemoryError(f"the system has no {size} bytes: {error.strerror}") from error
     if size >= LARGE and hasattr(mmap, "MADV_HUGEPAGE"):
         _advise_huge(mapping)
-    memory = np.frombuffer(mapping, np.uint8)
-    memory[::PAGE] = 0
-    return memory
+    return mapping
 
 
 def _advise_huge(mapping: mmap.mmap) -> None:

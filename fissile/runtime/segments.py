@@ -6,7 +6,7 @@ Invariant: all state is the frame's own, so calls may run side by side.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,7 +16,8 @@ from fissile.errors import CompileError, Place
 from fissile.runtime.bind import Binding, bind_late
 from fissile.runtime.feeds import Array, check_out, check_overlap
 from fissile.runtime.frame import Frame
-from fissile.runtime.memory import Bytes, Words, address_of, aligned_empty
+from fissile.runtime.lend import Lender
+from fissile.runtime.memory import Bytes, Words, address_of
 from fissile.runtime.plan import Call, Operand
 from fissile.runtime.program import Program
 
@@ -25,12 +26,13 @@ Seconds = npt.NDArray[np.float64]
 
 @dataclass
 class Run:
-    """One run. arrays: of inputs; out: arrays to write into; seconds: where the time of every call goes."""
+    """One run. arrays: of inputs; lenders: of outputs' memory; out: arrays to write into; seconds: of every call."""
 
     program: Program
     frame: Frame
     binding: Binding
     arrays: list[Array]
+    lenders: Sequence[Lender]
     out: Mapping[str, Array] = field(default_factory=dict)
     seconds: Seconds | None = None
 
@@ -76,7 +78,7 @@ def _known(run: Run, level: int, slots: Words, outputs: list[Array | None]) -> N
             check_overlap({tensor.info.name: given}, run.arrays)
             array, address = given, address_of(given)
         else:
-            array, address = aligned_empty(shape, tensor.info.dtype)
+            array, address = run.lenders[index].lend(shape, tensor.info.dtype)
         outputs[index] = array
         run.frame.place_output(index, address)
 
