@@ -9,6 +9,7 @@ import os
 import platform
 import sys
 import warnings
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 
 import click
@@ -20,9 +21,10 @@ from fissile.target import cpu_name
 
 
 def say(text: str, style: str | None = None) -> None:
-    """A line on stderr, in colour only where that is wanted."""
-    click.echo(click.style(plain(text), fg=style) if style else plain(text), err=True,
-               color=_colour())  # fmt: skip
+    """A line on stderr, in colour only where that is wanted; lost where nobody reads it any longer."""
+    with suppress(OSError):
+        click.echo(click.style(plain(text), fg=style) if style else plain(text), err=True,
+                   color=_colour())  # fmt: skip
 
 
 def silent(text: str) -> None:

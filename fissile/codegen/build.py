@@ -135,6 +135,7 @@ def _start(machine: bytes, said: IO[bytes]) -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         stderr=said,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        process_group=0,  # Ctrl-C reaches this process alone
     )
     write_frame(_pipe(worker.stdin), machine)
     return worker

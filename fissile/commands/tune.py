@@ -7,8 +7,10 @@ seconds, and with --json every event is a line of JSON on stderr.
 
 import json
 import shutil
+import signal
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from fissile.tune.whole import Whole
 
 QUIET_SECONDS = 10.0
+NO_BUDGET = "0.001s"  # what is measured already has to do
 BAR_WIDTH = 30
 LABELS = ("model", "store", "start", "rejected", "whole", "proved", "interrupted")
 
@@ -81,35 +84,78 @@ def tune_model(
     existing(model)
     from fissile.tune.interrupt import listening
 
-    with listening() as heard:
+    with listening(signal.SIGTERM) as heard:
         from fissile import compiler
-        from fissile.runtime.artifact import atomic_file
 
         screen = Screen(quiet, as_json)
-        found = compiler.tune(
-            model,
-            budget,
-            threads=threads,
-            target=target.split(","),
-            shapes=parse_shapes(shapes) or None,
-            foreign=foreign,
-            options=Options(
-                disable=disable, substitute=substitute, providers=tuple(filter(None, providers.split(",")))
-            ),
-            installed=path if path.exists() else None,
-            progress=heard.passing(screen.show),
-        )
-    screen.clear()
-    with atomic_file(path) as stream:
-        stream.write(found.artifact)
+
+        def tune(budget: str, installed: Path | None) -> "Tuned":
+            found: Tuned = compiler.tune(
+                model,
+                budget,
+                threads=threads,
+                target=target.split(","),
+                shapes=parse_shapes(shapes) or None,
+                foreign=foreign,
+                options=Options(
+                    disable=disable, substitute=substitute, providers=tuple(filter(None, providers.split(",")))
+                ),
+                installed=installed,
+                progress=heard.passing(screen.show),
+            )
+            return found
+
+        found, is_ours = tuned_beside(path, budget, tune)
+        with heard.holding():
+            screen.clear()
+            _install(found, path if is_ours else None, save_plan)
+        is_interrupted = found.is_interrupted or heard.is_pending
+    if as_json:
+        print(json.dumps({"artifact": str(path), "bytes": len(found.artifact), **_document(found)}))
+    elif is_ours:
+        print(plain(f"wrote    {path} · {len(found.artifact) / 1e6:.1f} MB · {found.summary()}"))
+    else:
+        print(plain(f"kept     {path} · it was written meanwhile, and has not run against what was found"))
+    return 130 if is_interrupted else 0
+
+
+def tuned_beside(
+    path: Path, budget: str, tune: Callable[[str, Path | None], "Tuned"]
+) -> tuple["Tuned", bool]:
+    """What is tuned, and whether it may replace the artifact at `path`.
+
+    Where another process has written that meanwhile, the two run against each other, without more measuring; after an
+    interruption what is there stays.
+    """
+    while True:
+        before = _stamp(path)
+        found = tune(budget, path if before else None)
+        if _stamp(path) == before:
+            return found, True
+        if found.is_interrupted:
+            return found, False
+        budget = NO_BUDGET
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """Another one for another file; () for none."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return ()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _install(found: "Tuned", path: Path | None, save_plan: Path | None) -> None:
+    """Write what was asked for. path: None where the artifact that is there stays."""
+    from fissile.runtime.artifact import atomic_file
+
+    if path is not None:
+        with atomic_file(path) as stream:
+            stream.write(found.artifact)
     if save_plan is not None and found.plan:
         with atomic_file(save_plan) as stream:
             stream.write(found.plan.encode())
-    if as_json:
-        print(json.dumps({"artifact": str(path), "bytes": len(found.artifact), **_document(found)}))
-    else:
-        print(plain(f"wrote    {path} · {len(found.artifact) / 1e6:.1f} MB · {found.summary()}"))
-    return 130 if found.is_interrupted else 0
 
 
 def _document(found: "Tuned") -> dict[str, Any]:
@@ -151,9 +197,14 @@ class Screen:
         self._is_dirty = False
 
     def show(self, event: Event) -> None:
-        """Say what has happened."""
-        if self._quiet:
-            return
+        """Say what has happened, as long as somebody reads it: what is tuned is worth more than what is said."""
+        try:
+            if not self._quiet:
+                self._show(event)
+        except OSError:
+            self._quiet, self._is_dirty = True, False
+
+    def _show(self, event: Event) -> None:
         if self._as_json:
             self._document(event)
         elif event.stage == "measuring":

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fissile.runtime.measure import answer_of, in_background
+from fissile.runtime.measure import answer_of, end_with_parent, in_background
 from fissile.runtime.statistic import Samples
 from fissile.runtime.vendor import Array, Evaluator, VendorFailed, evaluator
 
@@ -82,6 +82,7 @@ def _once(
 
 def main() -> None:
     """A job on standard input, samples on standard output."""
+    end_with_parent()
     raw: dict[str, Any] = json.load(sys.stdin)
     try:
         found = _timed(Job(**raw))

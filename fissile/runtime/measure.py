@@ -7,6 +7,7 @@ output, both JSON. Invariant: generated code that crashes takes the child down, 
 inputs are random; what is done before the timing is done at a low priority.
 """
 
+import ctypes
 import json
 import math
 import os
@@ -43,6 +44,7 @@ DRAWN = 1 << 18  # numbers drawn for one array
 WARM_UP_SECONDS = 0.02
 
 NICE = 5
+_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 T = TypeVar("T")
 Run = Callable[[], None]
@@ -99,9 +101,10 @@ def _answer(request: Request, timeout: float) -> list[dict[str, Any]]:
 def answer_of(module: str, asked: dict[str, Any], timeout: float, where: Sequence[str]) -> Any:
     """What a module says in a child; CompileError F411 if that dies or takes longer than `timeout` seconds.
 
-    The child's process group is its own, so Ctrl-C reaches the caller alone. where: what is measured, for people.
+    The child's process group is its own, so Ctrl-C reaches the caller alone; it ends with its caller where it says
+    `end_with_parent`. where: what is measured, for people.
     """
-    command = [sys.executable, "-m", module]
+    command = [sys.executable, "-m", module, str(os.getpid())]
     try:
         done = subprocess.run(
             command, input=json.dumps(asked), capture_output=True, text=True,
@@ -111,7 +114,21 @@ def answer_of(module: str, asked: dict[str, Any], timeout: float, where: Sequenc
         raise _died(where, f"no answer within {timeout:.0f} s") from error
     if done.returncode != 0:
         raise _died(where, _last_words(done.returncode, done.stderr))
-    return json.loads(done.stdout.splitlines()[-1])
+    try:
+        return json.loads(done.stdout.splitlines()[-1])
+    except (IndexError, ValueError) as error:
+        raise _died(where, "it ended without an answer") from error
+
+
+def end_with_parent() -> None:
+    """Be killed when the process that started this one is: nobody else would end code that hangs.
+
+    That process says its number in the arguments: it may be gone already.
+    """
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
+    if sys.argv[1:] and os.getppid() != int(sys.argv[1]):
+        sys.exit("whoever asked is gone")
 
 
 def _columns(row: dict[str, Any]) -> npt.NDArray[np.float64]:
@@ -261,6 +278,7 @@ def _died(where: Sequence[str], reason: str) -> CompileError:
 
 def main() -> None:
     """A request on standard input, samples on standard output."""
+    end_with_parent()
     raw = json.load(sys.stdin)
     request = Request(**{**raw, "artifacts": tuple(raw["artifacts"])})
     rows = [

@@ -13,25 +13,28 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
+_DEFAULTS: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 
 
 @dataclass
 class Interrupts:
-    """is_pending: a signal has come that nobody has taken note of."""
+    """is_pending: a signal has come that nobody has taken note of. is_held: nothing is raised now."""
 
     is_pending: bool = False
+    is_held: bool = False
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """The handler of the signal."""
+        """The handler of the signals."""
         self.is_pending = True
-        raise KeyboardInterrupt
+        if not self.is_held:
+            raise KeyboardInterrupt
 
     def check(self) -> None:
         """KeyboardInterrupt if one was lost."""
-        if self.is_pending:
+        if self.is_pending and not self.is_held:
             self.is_pending = False
             raise KeyboardInterrupt
 
@@ -48,22 +51,34 @@ class Interrupts:
         """Take note: the interruption has arrived where it is dealt with."""
         self.is_pending = False
 
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """A block that is short and not left halfway: an interruption waits for the next check after it."""
+        before, self.is_held = self.is_held, True
+        try:
+            yield
+        finally:
+            self.is_held = before
+
 
 @contextmanager
-def listening() -> Iterator[Interrupts]:
-    """Interrupts of the block; those of the surrounding one where blocks are nested."""
-    before = signal.getsignal(signal.SIGINT)
-    outer = getattr(before, "__self__", None)
-    if isinstance(outer, Interrupts):
-        yield outer
+def listening(*more: signal.Signals) -> Iterator[Interrupts]:
+    """Interrupts of the block; those of the surrounding one where blocks are nested.
+
+    more: signals beside SIGINT that mean the same. SIGTERM does only where the block ends the program.
+    """
+    outer = [getattr(signal.getsignal(number), "__self__", None) for number in _DEFAULTS]
+    if found := [h for h in outer if isinstance(h, Interrupts)]:
+        yield found[0]
         return
-    found = Interrupts()
-    is_ours = before is signal.default_int_handler
-    if not is_ours or threading.current_thread() is not threading.main_thread():
-        yield found
-        return
-    signal.signal(signal.SIGINT, found.handle)
+    heard = Interrupts()
+    ours = [n for n in (signal.SIGINT, *more) if signal.getsignal(n) is _DEFAULTS[n]]
+    if threading.current_thread() is not threading.main_thread():
+        ours = []
+    for number in ours:
+        signal.signal(number, heard.handle)
     try:
-        yield found
+        yield heard
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number in ours:
+            signal.signal(number, _DEFAULTS[number])

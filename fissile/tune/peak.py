@@ -10,8 +10,6 @@ from __future__ import annotations
 import ctypes
 import json
 import mmap
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 
@@ -20,11 +18,11 @@ import numpy as np
 from fissile.codegen.build import compile_modules
 from fissile.codegen.link import link
 from fissile.codegen.llvm import emit_module
-from fissile.errors import CompileError
 from fissile.ir import loop as L
 from fissile.ir.dtype import FLOAT32
 from fissile.options import environment, resolve_target
 from fissile.runtime.machine import identity
+from fissile.runtime.measure import answer_of, end_with_parent
 from fissile.runtime.roofline import LEVELS, Peaks
 from fissile.runtime.store import Store, default_paths
 from fissile.target import Target
@@ -34,6 +32,7 @@ ACCUMULATORS = 8
 SAMPLES = 12
 SAMPLE_BYTES = 1 << 25  # read per sample at least, so that a call costs nothing beside it
 MOST_BYTES = 1 << 28
+LIMIT_SECONDS = 120.0
 
 
 def machine_peaks() -> Peaks:
@@ -68,12 +67,7 @@ def measure_here(target: Target) -> dict[str, float]:
 
 def _measured() -> dict[str, float]:
     """`measure_here` in a child: machine code of a new kind never runs in the caller's process."""
-    command = [sys.executable, "-m", "fissile.tune.peak"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    if done.returncode != 0:
-        reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        raise CompileError("F411", "measuring the machine failed", reason=reason)
-    rates: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    rates: dict[str, float] = answer_of("fissile.tune.peak", {}, LIMIT_SECONDS, ["this machine"])
     return rates
 
 
@@ -185,6 +179,7 @@ def _reading(lanes: int) -> L.Function:
 
 def main() -> None:
     """The rates as JSON on standard output."""
+    end_with_parent()
     print(json.dumps(measure_here(resolve_target())))
 
 

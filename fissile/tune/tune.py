@@ -171,6 +171,8 @@ def _measure(this: _Run, state: Profiling, measure: Measure) -> None:
             _told(this, row)
     except OutOfTime:
         pass  # what is known by now decides
+    except (FissileError, OSError) as error:
+        this.progress(Event("interrupted", f"nothing can be measured any longer: {_in_short(error)}"))
     except KeyboardInterrupt:
         this.interrupted()
         this.progress(Event("interrupted", "choosing among what has been measured"))
@@ -203,10 +205,14 @@ def _settled(
             note(store, race_name(this.untuned, setting), chosen, made, state)
     except KeyboardInterrupt:
         this.interrupted()
-    except FissileError as error:
-        this.progress(Event("whole", f"not all could be run whole: {error.message} ({error.reason})"))
+    except (FissileError, OSError) as error:
+        this.progress(Event("whole", f"not all could be run whole: {_in_short(error)}"))
     chosen = chosen or as_before(this.untuned, there)
     return _finished(this, state, setting, store, chosen, made)
+
+
+def _in_short(error: FissileError | OSError) -> str:
+    return f"{error.message} ({error.reason})" if isinstance(error, FissileError) else str(error)
 
 
 def _compiled(this: _Run, state: Profiling) -> list[Made]:
@@ -229,6 +235,8 @@ def _finished(
             artifact = _with(chosen, proved, document(tuning_of(state, *facts_of, this.now())))
     except KeyboardInterrupt:
         this.interrupted()  # the artifact is whole but for what a report would show of tuning
+    except (FissileError, OSError) as error:
+        this.progress(Event("proved", f"without a record of tuning: {_in_short(error)}"))
     kept = chosen.kept if chosen.kept in (UNTUNED, INSTALLED) else TUNED
     made_plan = None if chosen.made is None else chosen.made.work.known("plan")
     plan = plan_text(made_plan) if made_plan is not None and is_own(made_plan) else ""

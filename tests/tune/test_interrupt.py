@@ -52,6 +52,35 @@ def test_one_that_arrives_does_not() -> None:
         heard.check()
 
 
+def test_what_is_held_comes_afterwards() -> None:
+    done = []
+    with listening() as heard:
+        with heard.holding():
+            signal.raise_signal(signal.SIGINT)
+            heard.check()
+            done.append(1)
+        assert heard.is_pending
+        with pytest.raises(KeyboardInterrupt):
+            heard.check()
+    assert done == [1]
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_other_signals_mean_the_same_where_asked_for(ignored: bool) -> None:
+    if ignored:  # as a shell has it for processes in the background
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = signal.getsignal(signal.SIGTERM)
+    with listening(signal.SIGTERM) as heard, listening() as inner:
+        assert inner is heard
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+        inner.take()
+        heard.check()
+    assert signal.getsignal(signal.SIGTERM) is before
+    with listening():
+        assert signal.getsignal(signal.SIGTERM) is before
+
+
 def test_a_handler_of_the_program_stays() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
