@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -43,8 +44,9 @@ Time = Callable[[Sequence[str], int, float], list[Samples]]
 class Tally:
     """What was done: kernels measured, found in the store, rejected with their reasons.
 
-    last: labels of those being measured; `done` of those `wanted` were before. lowered: trials of kernels, codes: their
-    hashes, None for those that cannot be; built: artifacts by the hash of their kernels: some are timed again.
+    last: labels of those being measured; `done` of those `wanted` were before. lowered: trials of kernels; names: what
+    their hashes are noted under; codes: hashes by name, None (as of trials) for what cannot be lowered. built:
+    artifacts by the hash of their kernels: some are timed again.
     """
 
     measured: int = 0
@@ -54,7 +56,8 @@ class Tally:
     done: int = 0
     wanted: int = 0
     lowered: dict[Kernel, Trial | None] = field(default_factory=dict)
-    codes: dict[Kernel, str | None] = field(default_factory=dict)
+    names: dict[Kernel, str] = field(default_factory=dict)
+    codes: dict[str, str | None] = field(default_factory=dict)
     built: dict[str, bytes] = field(default_factory=dict)
 
 
@@ -99,8 +102,13 @@ class Setting:
         seen = form(kernel)
         free = sorted({s for n in seen[1] for d in n.shape for s in symbols(d)}, key=lambda s: s.name)
         lowest = [(s.name, s.lower, self.numbers.get(s.name)) for s in free]
-        facts = repr((seen[0], lowest, self.target, sorted(versions().items())))
+        facts = repr((seen[0], lowest, self.target, _makers()))
         return f"code {hashlib.blake2b(facts.encode(), digest_size=16).hexdigest()}"
+
+
+@cache
+def _makers() -> list[tuple[str, str]]:
+    return sorted(versions().items())
 
 
 class OutOfTime(Exception):
@@ -186,13 +194,27 @@ def _pooled(records: Sequence[Samples], threads: int) -> Samples:
     )
 
 
-def known_before(kernels: Sequence[Kernel], setting: Setting, store: Store) -> list[float | None]:
+def known_before(
+    kernels: Sequence[Kernel], setting: Setting, store: Store, tally: Tally
+) -> list[float | None]:
     """What the store knows of kernels whose hash it remembers; None for all others. Nothing is lowered."""
-    native = [k for k in kernels if not k.is_call]
-    names = {k: setting.name(k) for k in native}
-    codes = store.notes([*names.values()])
-    found = {k: recall(codes[n], setting, store) for k, n in names.items() if n in codes}
-    return [found.get(kernel) for kernel in kernels]
+    codes = _noted([k for k in kernels if not k.is_call], setting, store, tally)
+    found = {k: recall(code, setting, store) for k, code in codes.items() if code is not None}
+    calls: dict[Kernel, float | None] = {k: 0.0 for k in kernels if k.anchor is Anchor.FOREIGN}
+    return [(calls | found).get(kernel) for kernel in kernels]
+
+
+def known_beside(
+    measured: Sequence[Kernel], kernels: Sequence[Kernel], setting: Setting, store: Store, tally: Tally
+) -> list[float | None]:
+    """What the store knows of kernels that run the same code as measured ones; None for all others.
+
+    Their seconds change with every measurement of the others. Only kernels that `known_before` was asked for are found.
+    """
+    codes = [tally.codes.get(tally.names.get(k, "")) for k in kernels]
+    changed = {tally.codes.get(tally.names.get(k, "")) for k in measured}
+    known = {c: recall(c, setting, store) for c in dict.fromkeys(codes) if c is not None and c in changed}
+    return [None if code is None else known.get(code) for code in codes]
 
 
 # ---------------------------------------------------------------- lowering
@@ -203,14 +225,23 @@ def _coded(
 ) -> list[tuple[Kernel, str | None]]:
     """Kernels and the hashes of their trials, lowered where the store does not remember them; None as `_lowered`."""
     native = [k for k in kernels if not k.is_call]
-    names = {k: setting.name(k) for k in native if k not in tally.codes}
-    codes = store.notes([*names.values()])
-    tally.codes |= {k: codes[n] for k, n in names.items() if n in codes}
-    new = [k for k in native if k not in tally.codes]
-    rows = {k: None if trial is None else trial.code for k, trial in _lowered(new, setting, store, tally)}
-    tally.codes |= rows
-    store.keep_notes({names[k]: code for k, code in rows.items() if code is not None})
-    return [(kernel, tally.codes[kernel]) for kernel in native]
+    known = _noted(native, setting, store, tally)
+    new = [k for k in native if k not in known]
+    rows = _lowered(new, setting, store, tally)
+    found = {tally.names[k]: None if trial is None else trial.code for k, trial in rows}
+    tally.codes |= found
+    store.keep_notes({name: code for name, code in found.items() if code is not None})
+    return [(kernel, tally.codes[tally.names[kernel]]) for kernel in native]
+
+
+def _noted(
+    kernels: Iterable[Kernel], setting: Setting, store: Store, tally: Tally
+) -> dict[Kernel, str | None]:
+    """The hashes of kernels, as far as they are known by name."""
+    names = {k: tally.names.get(k) or setting.name(k) for k in kernels}
+    tally.names |= names
+    tally.codes |= store.notes([n for n in dict.fromkeys(names.values()) if n not in tally.codes])
+    return {k: tally.codes[name] for k, name in names.items() if name in tally.codes}
 
 
 def _lowered(

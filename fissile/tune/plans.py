@@ -7,6 +7,7 @@ what is there now stays unless something is surely no slower.
 
 from __future__ import annotations
 
+import json
 import math
 import tempfile
 import time
@@ -125,14 +126,19 @@ def compiled_plans(
         made.append(Made(name, done, tuple(selected), float(costs[selected].sum())))
     for other in rivals[1:]:
         if left > len(made) + 1:
-            name = WITH if other.log else WITHOUT
-            made.append(Made(name, run(replace(other, is_trial=True), silent, first="plan"), None, None))
+            done = run(replace(other, is_trial=True), silent, first="plan")
+            made.append(Made(other_name(other), done, None, None))
     expected = float(costs[[*state.found.greedy]].sum())  # at least, as far as it is not measured
     is_rival = expected <= (1 + _GREEDY) * float(costs[chosen["plan 1"]].sum())
     greedy = _other_greedy(work, rivals[0]) if is_rival and left > len(made) + 1 else None
     if greedy is not None:
         made.append(Made(GREEDY, compiled(work, greedy), None, None))
     return made
+
+
+def other_name(work: Work) -> str:
+    """What the plan of the other graph is called."""
+    return WITH if work.log else WITHOUT
 
 
 def _own_plan(state: Profiling) -> list[int]:
@@ -234,15 +240,15 @@ def is_same(path: Path, work: Work) -> bool:
     runs any of it but those that are allowed now.
     """
     try:
-        found, mine = read_artifact(path).manifest, read_artifact(work.artifact).manifest
+        found = read_artifact(path).manifest
     except FissileError:
         return False
     if not {*found.get("providers", ())} <= {*work.options.providers}:
         return False
-    asked = ("shapes", "threads", "options")
-    targets = [[row["name"] for row in m["targets"]] for m in (found, mine)]
-    same = all(found.get(part) == mine[part] for part in asked)
-    return same and found["model"]["sha256"] == mine["model"]["sha256"] and targets[0] == targets[1]
+    asked = {"shapes": dict(work.shapes), "threads": work.threads, "options": work.options.key()}
+    same = all(found.get(part) == value for part, value in json.loads(json.dumps(asked)).items())
+    targets = [row["name"] for row in found["targets"]] == [t.name for t in work.targets]
+    return same and targets and found["model"]["sha256"] == work.known("operators").metadata.sha256
 
 
 def _offers(state: Profiling) -> dict[str, Any]:

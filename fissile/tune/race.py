@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,14 +21,14 @@ from fissile.cache import versions
 from fissile.errors import FissileError
 from fissile.orchestrate.orchestrate import plan_of
 from fissile.orchestrate.plan_file import plan_text, read_plan
-from fissile.pipeline import Work
+from fissile.pipeline import Work, run
 from fissile.runtime.artifact import read_artifact
 from fissile.runtime.statistic import Ratio
 from fissile.runtime.store import Store
 from fissile.tune.measure import Setting
-from fissile.tune.plans import INSTALLED, UNTUNED, WITH, WITHOUT, Chosen, Made, compiled
+from fissile.tune.plans import INSTALLED, UNTUNED, WITH, WITHOUT, Chosen, Made, compiled, silent
 from fissile.tune.provided import is_own
-from fissile.tune.rounds import Profiling, settle
+from fissile.tune.rounds import Profiling, standing
 from fissile.tune.told import whole_text
 from fissile.tune.whole import Whole
 
@@ -36,8 +37,9 @@ from fissile.tune.whole import Whole
 class Race:
     """kept: the name of what stayed, and of its code a hash. plans: plan files by name. times: of all that ran.
 
-    known: a hash of all measurements. is_complete: measuring had ended by itself. window_gap, proved, noise: what
-    it had found out from them, as in `Profiling`.
+    selected: the candidates of the cheapest plan. keys, known: which kernels were measured, and a hash of what they
+    take. is_complete: measuring had ended by itself. window_gap, proved, noise: what it had found out from them, as in
+    `Profiling`.
     """
 
     kept: str
@@ -45,6 +47,8 @@ class Race:
     plans: Mapping[str, str]
     predicted: Mapping[str, float | None]
     times: Mapping[str, Whole]
+    selected: Sequence[int]
+    keys: Sequence[int]
     known: str
     is_complete: bool
     window_gap: float
@@ -76,7 +80,9 @@ def note(store: Store, name: str, chosen: Chosen, made: Sequence[Made], state: P
         {name: plan_text(plan) for name, plan in own.items() if is_own(plan)},
         {row.name: row.predicted for row in made},
         {name: _short(whole) for name, whole in chosen.times.items()},
-        _known(state),
+        [*state.selected],
+        _measured(state),
+        _known(state, _measured(state)),
         state.is_complete,
         state.window_gap,
         state.proved,
@@ -97,29 +103,48 @@ def noted(store: Store, name: str) -> Race | None:
         return None  # not of our making
 
 
+def taken_up(race: Race, state: Profiling) -> bool:
+    """Select what had been the best at the end of a race; whether all of it is known, and ran."""
+    count, before = len(state.found.all), state.selected
+    if not all(isinstance(k, int) and 0 <= k < count for k in race.selected):
+        return False
+    needed = {int(state.keys[k]) for k in (*state.start, *race.selected)}
+    if not all(math.isfinite(state.known.get(key, math.inf)) for key in needed):
+        return False
+    state.selected = [*race.selected]
+    if _best(state) not in _ran(race).values():
+        state.selected = before
+        return False
+    return True
+
+
 def is_settled(race: Race, state: Profiling) -> bool:
-    """Whether measuring had come to its end with just what is known now; the state is then as it was."""
-    if not race.is_complete or race.known != _known(state):
+    """Whether measuring had come to its end with what is known now; the state is then as it was.
+
+    Where more is known than then, the plan must still be as near to what is proved as measuring asks for.
+    """
+    if not race.is_complete or race.known != _known(state, race.keys) or not taken_up(race, state):
         return False
-    before = state.selected
-    state.rounds = 1
-    settle(state)
-    best = _best(state)
-    is_known = all(int(state.keys[k]) in state.known for k in state.selected)
-    if not is_known or not any(_kernels(text) == best for text in race.plans.values()):
-        state.rounds, state.selected = 0, before
-        return False
-    state.window_gap, state.proved, state.noise = race.window_gap, race.proved, race.noise
+    if [*race.keys] == _measured(state):
+        state.window_gap, state.proved = race.window_gap, race.proved
+    else:
+        gap = standing(state).gap
+        if gap > state.enough:
+            return False
+        state.window_gap = gap
+    state.noise, state.rounds = race.noise, 1
     state.is_measured = state.is_complete = True
     return True
 
 
 def repeated(
-    race: Race, work: Work, untuned: Work, there: Path | None, state: Profiling
+    race: Race, work: Work, rivals: Mapping[str, Work], there: Path | None, state: Profiling
 ) -> Chosen | None:
-    """The choice of a race, made again; None where it must be run again. there: the artifact that is installed."""
-    ran = {name: _kernels(text) for name, text in race.plans.items()}
-    best = _best(state)
+    """The choice of a race, made again; None where it must be run again.
+
+    rivals: by name, what is compiled without a plan that is given. there: the artifact that is installed.
+    """
+    ran, best = _ran(race), _best(state)
     if best not in ran.values():
         return None
     if there is not None:
@@ -127,20 +152,28 @@ def repeated(
             return None
         times = {INSTALLED: race.times[race.kept], **race.times}
         return Chosen(INSTALLED, there.read_bytes(), None, times, is_remembered=True)
-    if race.kept == UNTUNED:
-        same = _code(untuned.artifact) == race.code
-        row = Made(UNTUNED, untuned, None, None)
-        return Chosen(UNTUNED, untuned.artifact, row, race.times, is_remembered=True) if same else None
-    text = race.plans.get(race.kept)
-    if text is None:
+    done = _made_again(race, work, rivals)
+    if done is None or _code(done.artifact) != race.code:
         return None
+    is_own = race.kept not in rivals
+    selected = tuple(state.selected) if is_own and ran[race.kept] == best else None
+    row = Made(race.kept, done, selected, race.predicted.get(race.kept))
+    return Chosen(race.kept, done.artifact, row, race.times, is_remembered=True)
+
+
+def _made_again(race: Race, work: Work, rivals: Mapping[str, Work]) -> Work | None:
+    """What a race has kept, compiled; None where it did not note how."""
+    if race.kept in rivals:
+        rival = rivals[race.kept]
+        if rival.artifact:
+            return rival
+        trial = replace(rival, is_trial=rival.is_trial or race.kept != UNTUNED)
+        return run(trial, silent, first="plan" if rival.plan is None else "lower")
+    text = race.plans.get(race.kept)
     try:
-        done = compiled(work, read_plan(text, work.known("graph")))
+        return None if text is None else compiled(work, read_plan(text, work.known("graph")))
     except FissileError:
         return None  # of the graph that planning left aside
-    selected = tuple(state.selected) if ran[race.kept] == best else None
-    row = Made(race.kept, done, selected, race.predicted[race.kept])
-    return Chosen(race.kept, done.artifact, row, race.times, is_remembered=True)
 
 
 def _best(state: Profiling) -> frozenset[str]:
@@ -153,9 +186,18 @@ def _kernels(plan: str) -> frozenset[str]:
     return frozenset([found["graph"], *(json.dumps(k) for step in found["steps"] for k in step)])
 
 
-def _known(state: Profiling) -> str:
-    """A hash of what kernels take that was measured; what cannot run, or runs in Python, is not looked up by name."""
-    rows = sorted((key, s) for key, s in state.known.items() if s > 0 and np.isfinite(s))
+def _ran(race: Race) -> dict[str, frozenset[str]]:
+    return {name: _kernels(text) for name, text in race.plans.items()}
+
+
+def _measured(state: Profiling) -> list[int]:
+    """The keys of what was measured; what cannot run, or runs in Python, is not looked up by name."""
+    return sorted(key for key, seconds in state.known.items() if seconds > 0 and np.isfinite(seconds))
+
+
+def _known(state: Profiling, keys: Sequence[int]) -> str:
+    """A hash of what kernels take, as far as they are known."""
+    rows = [(key, state.known.get(key)) for key in keys]
     return hashlib.blake2b(repr(rows).encode(), digest_size=16).hexdigest()
 
 

@@ -26,7 +26,7 @@ from fissile.runtime.store import Store, default_paths
 from fissile.tune import told
 from fissile.tune.budget import Budget
 from fissile.tune.interrupt import Interrupts, listening
-from fissile.tune.measure import OutOfTime, Setting, Tally, known_before, seconds_of
+from fissile.tune.measure import OutOfTime, Setting, Tally, known_before, known_beside, seconds_of
 from fissile.tune.peak import machine_peaks
 from fissile.tune.plans import (
     INSTALLED,
@@ -39,12 +39,22 @@ from fissile.tune.plans import (
     choose_again,
     compiled_plans,
     is_same,
+    other_name,
     predictions,
     proof,
     silent,
 )
 from fissile.tune.provided import is_own, with_packages
-from fissile.tune.race import Race, is_settled, note, noted, race_name, race_text, repeated
+from fissile.tune.race import (
+    Race,
+    is_settled,
+    note,
+    noted,
+    race_name,
+    race_text,
+    repeated,
+    taken_up,
+)
 from fissile.tune.record import tuning_of
 from fissile.tune.rounds import Measure, Profiling, Round, profile, remember, settle, standing
 from fissile.tune.start import machine_of, profiling_of, setting_of
@@ -89,7 +99,7 @@ class _Run:
     """One run of tuning: what does not change, and what has been found out."""
 
     work: Work
-    untuned: Work
+    untuned: Work  # planned; compiled once somebody needs it
     budget: Budget
     began: float
     each: float  # seconds that the untuned compilation took
@@ -104,6 +114,14 @@ class _Run:
     def now(self) -> float:
         """Seconds since it began."""
         return time.monotonic() - self.began
+
+    def built(self) -> Work:
+        """The untuned compilation."""
+        if not self.untuned.artifact:
+            at = time.monotonic()
+            self.untuned = run(self.untuned, silent, first="lower")
+            self.each += time.monotonic() - at
+        return self.untuned
 
     def interrupted(self) -> None:
         """Take note of an interruption."""
@@ -129,7 +147,7 @@ def tune(
         began, progress = time.monotonic(), heard.passing(progress)
         work = run(work, progress, "substitute")
         at = time.monotonic()
-        untuned = run(work, silent, first="plan")
+        untuned = run(work, silent, "plan", first="plan")
         this = _Run(work, untuned, budget, began, time.monotonic() - at, heard, progress)
         graph: Graph = untuned.known("graph")  # planning may prefer the one without substitutions
         this.other = _other_graph(work, graph)
@@ -139,17 +157,21 @@ def tune(
         setting = setting_of(untuned, budget, numbers, began)
         setting = replace(setting, told=lambda t: progress(told.measuring(t, budget, began)))
         state = profiling_of(untuned, setting, machine)
-        remember(state, lambda kernels: known_before(kernels, setting, store))
+        remember(state, lambda kernels: known_before(kernels, setting, store, this.tally))
         progress(Event("store", told.store_text(store, setting)))
         progress(Event("start", told.start_text(state, setting)))
 
         def native(kernels: Sequence[Kernel], times: int) -> list[float]:
-            return measured(kernels, setting, store, this.tally, times=times)
+            found = measured(kernels, setting, store, this.tally, times=times)
+            if times > 1:
+                remember(state, lambda k: known_beside(kernels, k, setting, store, this.tally))
+            return found
 
         this.race = noted(store, race_name(untuned, setting))
         if this.race is not None and is_settled(this.race, state):
             _told(this, standing(state))
         else:
+            this.built()
             _measure(this, state, with_packages(native, setting, store, this.tally))
         there = installed if installed and is_same(installed, untuned) else None
         return _settled(this, state, setting, store, there, timed)
@@ -166,6 +188,8 @@ def _other_graph(work: Work, taken: Graph) -> Work | None:
 
 def _measure(this: _Run, state: Profiling, measure: Measure) -> None:
     """Rounds, until all is known, the budget is used up, or somebody interrupts."""
+    if this.race is not None:
+        taken_up(this.race, state)
     try:
         for row in profile(state, measure):
             _told(this, row)
@@ -192,22 +216,23 @@ def _settled(
     made: list[Made] = []
     chosen: Chosen | None = None
     try:
-        settle(state)
+        if this.tally.measured or not state.is_complete:
+            settle(state)
         race = None if this.tally.measured else this.race
-        chosen = repeated(race, this.work, this.untuned, there, state) if race else None
+        chosen = repeated(race, this.work, _rivals(this), there, state) if race else None
         if race and chosen:
             this.progress(Event("whole", f"{race_text(race, chosen)}, as found before"))
             made = [chosen.made] if chosen.made else []
         else:
             made = _compiled(this, state)
-            beside = this.untuned, there, setting.numbers, timed, this.progress
+            beside = this.built(), there, setting.numbers, timed, this.progress
             chosen = choose_again(made, lambda rows: choose(rows, *beside), this.progress)
             note(store, race_name(this.untuned, setting), chosen, made, state)
     except KeyboardInterrupt:
         this.interrupted()
     except (FissileError, OSError) as error:
         this.progress(Event("whole", f"not all could be run whole: {_in_short(error)}"))
-    chosen = chosen or as_before(this.untuned, there)
+    chosen = chosen or as_before(this.untuned if there else this.built(), there)
     return _finished(this, state, setting, store, chosen, made)
 
 
@@ -217,8 +242,14 @@ def _in_short(error: FissileError | OSError) -> str:
 
 def _compiled(this: _Run, state: Profiling) -> list[Made]:
     """The plans that are worth a run."""
-    rivals = [this.untuned, *([] if this.other is None else [this.other])]
+    rivals = [*_rivals(this).values()]
     return compiled_plans(this.work, state, rivals, this.began + this.budget.seconds, this.each)
+
+
+def _rivals(this: _Run) -> dict[str, Work]:
+    """What is compiled by guesses, by name: the untuned work, and one with the other graph, if there is any."""
+    others = [] if this.other is None else [this.other]
+    return {UNTUNED: this.untuned, **{other_name(work): work for work in others}}
 
 
 def _finished(

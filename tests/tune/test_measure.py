@@ -66,14 +66,14 @@ def test_what_is_known_is_not_lowered_again(
         raise AssertionError("the store remembers their hashes")
 
     with Store([tmp_path / "s.db"]) as store:
-        assert known_before(KERNELS, SETTING, store) == [None] * 3
+        assert known_before(KERNELS, SETTING, store, Tally()) == [None] * 3
         first = seconds_of(KERNELS[:2], SETTING, store, Tally(), timed=Clock())
         monkeypatch.setattr("fissile.tune.measure.trials", trials)
-        assert known_before(KERNELS, SETTING, store) == [*first, None]
+        assert known_before(KERNELS, SETTING, store, Tally()) == [*first, None]
         assert seconds_of(KERNELS[:2], SETTING, store, Tally()) == first
         assert recalled(KERNELS[:2], SETTING, store) == first
         other = replace(SETTING, threads=2)
-        assert known_before(KERNELS, other, store) == [None] * 3
+        assert known_before(KERNELS, other, store, Tally()) == [None] * 3
 
 
 def test_a_hash_is_noted_under_all_that_decides_about_it() -> None:
