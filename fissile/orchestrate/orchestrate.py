@@ -18,7 +18,8 @@ from fissile.orchestrate.candidates import Candidate, Candidates, Limits, candid
 from fissile.orchestrate.greedy import greedy_plan, steps_of
 from fissile.orchestrate.partition import Sizes, improve
 from fissile.orchestrate.plan import Kernel, Plan, verify
-from fissile.orchestrate.program import Choice, Problem, Tensor, relax, run_order, solve
+from fissile.orchestrate.program import Choice, Problem, Tensor, relax
+from fissile.orchestrate.reduce import part, reduced, solve_near, undominated_choices
 
 Price = Callable[[Kernel], tuple[float, float]]  # seconds at least, and seconds probably
 QUICK = Limits(per_sink=8, largest=16)  # guesses do not tell more candidates apart
@@ -62,7 +63,7 @@ def orchestrate(
     doubted[[*found.greedy]] /= _DOUBT
     selected = choose(problem_of(found, doubted.tolist()), found.greedy)
     bounds = problem_of(found, prices[:, 0].tolist())
-    least = relax(_part(bounds, undominated_choices(bounds))).objective
+    least = relax(part(bounds, undominated_choices(bounds))).objective
     predicted = float(prices[list(selected), 1].sum())
     gap = predicted / least - 1 if least > 0 else 0.0
     proof = Certificate(
@@ -72,59 +73,16 @@ def orchestrate(
 
 
 def choose(problem: Problem, start: Sequence[int]) -> list[int]:
-    """A cheapest selection, in an order that runs. start: one that runs.
-
-    The relaxation is nearly integral: often what it selects is a plan already, and proves that by its cost. Else only
-    choices whose reduced cost is within what that plan lies above the relaxation can be in a cheaper one.
-    """
+    """A cheapest selection, in an order that runs. start: one that runs."""
     if not problem.needed:
         return []
     if len(problem.choices) > _LARGE:
         return [*improve(problem, start, sizes=Sizes(whole=0.0)).selected]
-    undominated = undominated_choices(problem)
-    numbers = sorted({*undominated, *start})
-    small = _part(problem, numbers)
-    relaxed = relax(small)
-    best = [numbers.index(k) for k in run_order(problem, dict.fromkeys(start))[0]]
-    rounded, stuck = run_order(small, np.flatnonzero(relaxed.values > 0.5).tolist())
-    written = {t for k in rounded for t in small.choices[k].outputs}
-    if not stuck and written.issuperset(small.needed) and _cost(small, rounded) < _cost(small, best):
-        best = rounded
-    above = _cost(small, best) - relaxed.objective
-    if above > _CLOSE * relaxed.objective:
-        near = np.flatnonzero(relaxed.reduced <= above).tolist()
-        kept = sorted({*near, *best})
-        place = {k: n for n, k in enumerate(kept)}
-        found = solve(
-            _part(small, kept), time_limit=_FOREVER, start=[place[k] for k in best],
-            gap=_CLOSE, nodes=_NODES,
-        )  # fmt: skip
-        best = [kept[k] for k in found.selected]
-    return [numbers[k] for k in best]
-
-
-def undominated_choices(problem: Problem) -> list[int]:
-    """Those for which no other choice writes the same, reads no more and costs no more (of equals the first)."""
-    groups: dict[tuple[Tensor, ...], list[int]] = {}
-    for k, choice in enumerate(problem.choices):
-        groups.setdefault(choice.outputs, []).append(k)
-    kept: list[int] = []
-    for group in groups.values():
-        least: list[frozenset[Tensor]] = []
-        for k in sorted(group, key=lambda k: (problem.choices[k].cost, k)):
-            reads = frozenset(problem.choices[k].inputs)
-            if not any(less <= reads for less in least):
-                least.append(reads)
-                kept.append(k)
-    return sorted(kept)
-
-
-def _part(problem: Problem, numbers: Sequence[int]) -> Problem:
-    return replace(problem, choices=tuple(problem.choices[k] for k in numbers))
-
-
-def _cost(problem: Problem, selected: Sequence[int]) -> float:
-    return sum(problem.choices[k].cost for k in selected)
+    known = reduced(problem, start)
+    if known.cost <= known.relaxed.objective * (1 + _CLOSE):
+        return known.original(known.best)
+    found = solve_near(known, time_limit=_FOREVER, gap=_CLOSE, nodes=_NODES)
+    return known.original(found.selected)
 
 
 def problem_of(found: Candidates, costs: Sequence[float]) -> Problem:

@@ -11,9 +11,20 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from fissile.orchestrate.program import Choice, Problem, Solution, Tensor, run_order, solve
+from fissile.orchestrate.program import (
+    Choice,
+    Problem,
+    Solution,
+    Tensor,
+    cost_of,
+    run_order,
+    solve,
+)
+from fissile.orchestrate.reduce import reduced, solve_near
+
+_EXACT = 1e-9
 
 
 @dataclass(frozen=True)
@@ -57,19 +68,27 @@ def improve(
     sizes: Sizes | None = None,
     memory: Memory | None = None,
     until: float = math.inf,
+    enough: float = 0.0,
 ) -> Partition:
     """The best selection: of all if it is found in the time for the whole, else what windows find from `start`.
 
-    start: must run. until: `time.perf_counter()` to stop at.
+    start: must run. until: `time.perf_counter()` to stop at. enough: gap at which nothing better is looked for.
     """
-    limits, known = sizes or Sizes(), memory or Memory()
-    lowest = 0.0
-    if (left := min(limits.whole, until - time.perf_counter())) > 0:
-        whole = solve(problem, time_limit=left, start=start)
-        start, lowest = whole.selected, whole.bound
-        if whole.optimal:
-            return Partition(whole.selected, whole.cost, lowest, 0.0, 1, 1)
-    return _windows(problem, start, lowest, limits, known, until)
+    limits, memory = sizes or Sizes(), memory or Memory()
+    if not problem.needed:
+        return Partition((), 0.0, 0.0, 0.0, 0, 0)
+    known = reduced(problem, start)
+    found = Partition(known.best, known.cost, known.relaxed.objective, 0.0, 1, 1)
+    is_done = found.cost <= found.bound * (1 + max(enough, _EXACT))
+    left = min(limits.whole, until - time.perf_counter())
+    if not is_done and left > 0:
+        best = solve_near(known, time_limit=left, gap=enough)
+        gap = max(best.cost / best.bound - 1, 0.0) if best.bound > 0 else 0.0
+        found = Partition(best.selected, best.cost, best.bound, gap, 1, 1)
+        is_done = best.optimal
+    if not is_done:
+        found = _windows(known.problem, found.selected, found.bound, limits, memory, until)
+    return replace(found, selected=tuple(known.original(found.selected)))
 
 
 def _windows(
@@ -98,7 +117,7 @@ def _windows(
                 selected, changed = better, True
         if straddling and not changed:
             break
-    cost = sum(problem.choices[k].cost for k in selected)
+    cost = cost_of(problem, selected)
     distinct = len(known.known) - before
     return Partition(tuple(selected), cost, lowest, gap, known.asked - asked, distinct)
 
@@ -152,7 +171,7 @@ def _improved(
     window, numbers = _window(problem, inside, outside, limits)
     start = [numbers.index(k) for k in inside]
     found = _solve_once(window, start, limits.seconds, memory)
-    now = sum(problem.choices[k].cost for k in inside)
+    now = cost_of(problem, inside)
     gap = (found.cost - found.bound) / found.bound if found.bound > 0 else 0.0
     if found.cost >= now * (1 - 1e-9):
         return None, gap

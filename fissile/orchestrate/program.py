@@ -103,8 +103,9 @@ def solve(
 ) -> Solution:
     """The cheapest executable selection. ValueError when there is none, or none was found in time and no `start`.
 
-    tight: the constraints of DESIGN 3.4 instead of Korch's. time_limit: seconds. start: a selection that runs.
-    gap: relative, of what counts as the optimum. nodes: of the search tree, after which the best so far is taken.
+    tight: the constraints of DESIGN 3.4 instead of Korch's. time_limit: seconds. start: a selection that runs, from
+    which on the solver looks for a better one. gap: relative, of what counts as the optimum. nodes: of the search
+    tree, after which the best so far is taken.
     """
     began = time.perf_counter()
     if not problem.needed:
@@ -113,6 +114,7 @@ def solve(
     solver, scale = _load(problem, rows)
     relaxed = _relaxed(solver) / scale
     _make_binary(solver, rows.columns)
+    given = rows.values_of(problem, start)
     solver.setOptionValue("mip_rel_gap", gap)
     if nodes is not None:
         solver.setOptionValue("mip_max_nodes", nodes)
@@ -120,9 +122,12 @@ def solve(
     while True:
         rounds += 1
         left = time_limit - (time.perf_counter() - began)
-        finished = left > 0 and _run(solver, solver.getRunTime() + left)
+        finished = left > 0 and _run(solver, solver.getRunTime() + left, given)
         bound = max(relaxed, solver.getInfo().mip_dual_bound / scale)
         chosen = _chosen(solver, problem)
+        if finished and given is not None and not _is_found(solver, problem, chosen, scale):
+            given = None
+            continue
         order, stuck = run_order(problem, chosen)
         if chosen and not stuck and left > 0:
             break
@@ -133,7 +138,7 @@ def solve(
             break
         for cut in _cuts(problem, order, stuck):
             solver.addRow(0.0, _INF, len(cut), np.array([*cut]), np.array([*cut.values()]))
-    cost = sum(problem.choices[k].cost for k in order)
+    cost = cost_of(problem, order)
     seconds = time.perf_counter() - began
     return Solution(tuple(order), cost, min(bound, cost), relaxed, rounds, seconds, finished)
 
@@ -149,6 +154,11 @@ def relax(problem: Problem, *, tight: bool = True) -> Relaxation:
     count = len(problem.choices)
     values, reduced = np.array(found.col_value[:count]), np.array(found.col_dual[:count])
     return Relaxation(objective, values, reduced / scale)
+
+
+def cost_of(problem: Problem, selected: Iterable[int]) -> float:
+    """The cost of a selection."""
+    return sum(problem.choices[k].cost for k in selected)
 
 
 def run_order(problem: Problem, chosen: Iterable[int]) -> tuple[list[int], list[int]]:
@@ -170,9 +180,13 @@ def run_order(problem: Problem, chosen: Iterable[int]) -> tuple[list[int], list[
 
 @dataclass
 class _Rows:
-    """Sparse rows `low <= sum(coefficient * variable) <= high` over `columns` binary variables, choices first."""
+    """Sparse rows `low <= sum(coefficient * variable) <= high` over `columns` binary variables, choices first.
+
+    tensors: the column of each that has one.
+    """
 
     columns: int
+    tensors: Mapping[Tensor, int] = field(default_factory=dict)
     low: list[float] = field(default_factory=list)
     high: list[float] = field(default_factory=list)
     start: list[int] = field(default_factory=lambda: [0])
@@ -186,6 +200,14 @@ class _Rows:
         self.index.extend(terms)
         self.value.extend(terms.values())
         self.start.append(len(self.index))
+
+    def values_of(self, problem: Problem, selected: Iterable[int]) -> np.ndarray | None:
+        """The variables of a selection; None of an empty one."""
+        chosen = [*selected]
+        written = {t for k in chosen for t in problem.choices[k].outputs}
+        values = np.zeros(self.columns)
+        values[[*chosen, *(self.tensors[t] for t in written if t in self.tensors)]] = 1.0
+        return values if chosen else None
 
 
 def _printed(problem: Problem) -> _Rows:
@@ -207,7 +229,7 @@ def _tight(problem: Problem) -> _Rows:
     read = (t for choice in problem.choices for t in choice.inputs)
     tensors = list(dict.fromkeys((*problem.writers, *problem.needed, *read)))
     y = {tensor: count + k for k, tensor in enumerate(tensors)}
-    rows = _Rows(count + len(tensors))
+    rows = _Rows(count + len(tensors), y)
     forms: dict[int, list[Tensor]] = {}
     for tensor in tensors:
         forms.setdefault(tensor[0], []).append(tensor)
@@ -337,18 +359,31 @@ def _make_binary(solver: highspy.Highs, columns: int) -> None:
     solver.changeColsIntegrality(columns, np.arange(columns, dtype=np.int32), kinds)
 
 
-def _run(solver: highspy.Highs, until: float = _INF) -> bool:
+def _run(solver: highspy.Highs, until: float = _INF, given: np.ndarray | None = None) -> bool:
     """Whether the optimum was found before `until` seconds of solver time. ValueError: there is no solution.
 
-    A basis left by an earlier solve has led HiGHS to a wrong optimum, so each starts anew.
+    given: variables of a solution. A basis left by an earlier solve has led HiGHS to a wrong optimum, so each starts
+    anew.
     """
     solver.clearSolver()
+    if given is not None:
+        known = highspy.HighsSolution()
+        known.col_value = given.tolist()
+        solver.setSolution(known)
     solver.setOptionValue("time_limit", until)
     solver.run()
     status = solver.getModelStatus()
     if status == highspy.HighsModelStatus.kInfeasible:
         raise ValueError("no selection of the candidates computes what is needed")
     return bool(status == highspy.HighsModelStatus.kOptimal)
+
+
+def _is_found(
+    solver: highspy.Highs, problem: Problem, chosen: Sequence[int], scale: float
+) -> bool:
+    """Whether these are what the solver says it found: HiGHS has returned what it was given instead of that."""
+    cost = cost_of(problem, chosen) * scale
+    return bool(cost <= solver.getInfo().objective_function_value * (1 + 1e-6) + 1e-6)
 
 
 def _relaxed(solver: highspy.Highs) -> float:

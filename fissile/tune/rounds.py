@@ -18,7 +18,7 @@ import numpy as np
 
 from fissile.orchestrate.candidates import Candidates
 from fissile.orchestrate.orchestrate import Certificate, problem_of
-from fissile.orchestrate.partition import Memory, improve
+from fissile.orchestrate.partition import Memory, Sizes, improve
 from fissile.orchestrate.plan import Kernel
 from fissile.orchestrate.program import Problem, Relaxation, relax, run_order
 
@@ -34,9 +34,11 @@ MARGIN = 1.05  # how far above the highest peak seen the peak is taken to be
 AT_ONCE = 32  # kernels after which an interruption keeps what is known
 AGAIN = 4  # times the samples for what matters
 MOST_AGAIN = 4  # times that what matters may turn out to be something else
+WINDOWS = Sizes(whole=0.0)
 _UNWANTED = 100.0  # times its bound: the cost of a kernel that cannot run
 _RARE = 10.0  # percentile of measured / guessed that kernels of a family nobody has measured are taken to reach
-_UNSEEN = 0.15  # over how many of its family were measured: how much faster than the fastest of them one may be
+NEIGHBOURS = 4  # of its family, nearest by guess and by bound beside it, that tell what a kernel may reach
+_UNSEEN = 0.15  # over how many of its family were measured: how much faster than the nearest one may be
 _SOME = 8  # measurements from which that percentile means anything
 
 
@@ -55,17 +57,25 @@ class Round:
         return _gap(self.plan_seconds, self.bound_seconds)
 
 
+def _of_nearest(places: np.ndarray, known: np.ndarray, ratios: np.ndarray) -> np.ndarray:
+    """For every column of `places` the least ratio of the NEIGHBOURS columns of `known` that are nearest."""
+    far = np.abs(places[:, :, None] - known[:, None, :]).sum(axis=0)
+    count = min(NEIGHBOURS, far.shape[1])
+    nearest = np.argpartition(far, count - 1, axis=1)[:, :count]
+    return np.asarray(ratios[nearest].min(axis=1))
+
+
 def _gap(plan: float, bound: float) -> float:
     return max(0.0, plan / bound - 1) if bound > 0 else 0.0
 
 
 @dataclass(frozen=True)
 class Prior:
-    """What is thought of kernels nobody has measured: none is much faster, beside its guess, than its family at best.
+    """What is thought of kernels nobody has measured: none is much faster, beside its guess, than those most like it.
 
-    guess: seconds. family: kernels with equal answers share how far from their guesses they are; the more of them have
-    been measured, the less is hoped of the others. What is proved then holds as far as that does. enough: gap at which
-    no more is measured.
+    guess: seconds. family: kernels with equal answers are as far from their guesses as those of them that are measured
+    and have about the same guess and bound; the more have been measured, the less is hoped of the others. What is
+    proved then holds as far as that does. enough: gap at which no more is measured.
     """
 
     guess: Callable[[Kernel], float]
@@ -78,7 +88,8 @@ class Profiling:
     """Everything that is known so far. keys: of candidates, equal for kernels that cost the same.
 
     raised: from a kernel and its seconds, below its bound, new bounds for all. start: a selection that runs.
-    selected: the best that has been measured, once anything is. guesses, families: of the prior, by candidate.
+    selected: the best that has been measured, once anything is. guesses, families: of the prior, by candidate;
+    first_bounds: when nothing was measured.
     """
 
     found: Candidates
@@ -91,6 +102,8 @@ class Profiling:
     enough: float = 0.0
     guesses: np.ndarray | None = None
     families: np.ndarray | None = None
+    first_bounds: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    members: tuple[np.ndarray, ...] = ()  # candidates by family
     memory: Memory = field(default_factory=Memory)
     known: dict[int, float] = field(default_factory=dict)
     again: set[int] = field(default_factory=set)  # keys that were timed again
@@ -119,17 +132,21 @@ class Profiling:
         return np.asarray(np.where(np.isinf(costs), self.bounds * _UNWANTED, costs))
 
     def _expected(self, measured: np.ndarray) -> np.ndarray:
-        """Bounds, raised to what the family of each candidate has reached at best."""
+        """Bounds, raised to what those that are measured and most alike have reached at best."""
         if self.guesses is None or self.families is None:
             return self.bounds
         known = np.isfinite(measured)
-        ratios = measured[known] / self.guesses[known]
-        rare = np.percentile(ratios, _RARE) if len(ratios) >= _SOME else 0.0
-        count = int(self.families.max(initial=-1)) + 1
-        reached, seen = np.full(count, np.inf), np.bincount(self.families[known], minlength=count)
-        np.minimum.at(reached, self.families[known], ratios)
-        reached = np.where(seen, reached, rare) * (1 - _UNSEEN / np.maximum(seen, 1))
-        return np.asarray(np.maximum(self.bounds, self.guesses * reached[self.families]))
+        ratios = measured / self.guesses
+        rare = np.percentile(ratios[known], _RARE) if known.sum() >= _SOME else 0.0
+        places = np.log(np.stack((self.guesses, self.guesses / self.first_bounds)))
+        reached = np.full(len(measured), rare)
+        for members in self.members:
+            rows = np.concatenate((places, ratios[None]))[:, members[known[members]]]
+            if rows.size:
+                seen = np.unique(rows.round(3), axis=1)
+                nearest = _of_nearest(places[:, members], seen[:-1], seen[-1])
+                reached[members] = nearest * (1 - _UNSEEN / seen.shape[1])
+        return np.asarray(np.maximum(self.bounds, self.guesses * reached))
 
     def problem(self, costs: np.ndarray) -> Problem:
         """The program at these costs."""
@@ -169,7 +186,12 @@ def begin(
         state.enough = prior.enough
         state.guesses = np.maximum(_of_keys(found, keys, prior.guess), costs)
         state.families = _numbered([prior.family(c.kernel) for c in found.all])
-        likely = improve(state.problem(state.guesses), greedy, memory=state.memory)
+        kinds = range(int(state.families.max(initial=-1)) + 1)
+        state.members = tuple(np.flatnonzero(state.families == kind) for kind in kinds)
+        state.first_bounds = costs
+        likely = improve(
+            state.problem(state.guesses), greedy, sizes=WINDOWS, memory=state.memory, enough=prior.enough
+        )
         state.start = state.selected = [*likely.selected]
     return state
 
@@ -220,23 +242,32 @@ def remember(state: Profiling, lookup: Lookup) -> None:
             _learn(state, k, seconds)
 
 
-def settle(state: Profiling) -> list[int]:
-    """The best selection of what has been measured, in an order that runs; the first one before any round."""
+def settle(state: Profiling, *, in_windows: bool = False) -> list[int]:
+    """The best selection of what has been measured, in an order that runs; the first one before any round.
+
+    in_windows: windows alone are solved, and only where the relaxation shows more than is enough to be gained.
+    """
     if state.rounds > 0:
         began = time.monotonic()
-        state.selected = best_of(state, state.costs())
+        state.selected = best_of(state, state.costs(), in_windows=in_windows)
         state.settling = time.monotonic() - began
     return state.selected
 
 
-def best_of(state: Profiling, costs: np.ndarray) -> list[int]:
+def best_of(state: Profiling, costs: np.ndarray, *, in_windows: bool = False) -> list[int]:
     """The best selection of measured candidates under these costs, in an order that runs."""
     seconds, start = state.measured(), set(state.start)
     able = [k for k, s in enumerate(seconds.tolist()) if math.isfinite(s) or k in start]
     place = {k: n for n, k in enumerate(able)}
     whole = state.problem(costs)
     part = replace(whole, choices=tuple(whole.choices[k] for k in able))
-    found = improve(part, [place[k] for k in state.selected], memory=state.memory)
+    found = improve(
+        part,
+        [place[k] for k in state.selected],
+        sizes=WINDOWS if in_windows and state.enough else None,
+        memory=state.memory,
+        enough=state.enough if in_windows else 0.0,
+    )
     return [able[n] for n in found.selected]
 
 
@@ -288,7 +319,7 @@ def _search(state: Profiling, measure: Measure) -> Iterator[Round]:
     """
     relaxed = 0
     while True:
-        settle(state)
+        settle(state, in_windows=True)
         problem = state.problem(state.costs())
         found = relax(problem)
         yield _round(state, found.objective)
@@ -336,12 +367,18 @@ def _few(state: Profiling, found: Relaxation) -> list[int]:
 
 def _windows(state: Profiling, problem: Problem, measure: Measure) -> bool:
     """Measure what a solution to the optimum selects; whether that may change anything."""
-    part = improve(problem, state.selected, memory=state.memory)
-    left = _gap(state.seconds(), part.cost)
-    state.window_gap, state.proved = max(part.gap, left), part.bound
-    if left <= max(state.enough, 1e-9):
+    part = improve(problem, state.selected, memory=state.memory, enough=state.enough)
+    now, left, total = state.seconds(), *(_gap(state.seconds(), x) for x in (part.cost, part.bound))
+    state.window_gap, state.proved = min(max(part.gap, left), total), part.bound
+    is_near = part.cost > part.bound * (1 + state.enough) and left <= state.enough / 2
+    if left <= 1e-9 or total <= state.enough or is_near:
         return False
-    return _time(state, part.selected, measure)
+    is_new = _time(state, part.selected, measure)
+    if float(state.costs()[[*part.selected]].sum()) < now:
+        state.selected = [*part.selected]
+    if not is_new:
+        state.window_gap, state.proved = _gap(state.seconds(), part.bound), part.bound
+    return is_new
 
 
 def _again(state: Profiling, measure: Measure) -> bool:

@@ -99,7 +99,7 @@ def proved_text(state: Profiling) -> str:
     if state.guesses is not None:
         least = 100 * admissible_gap(state)
         measured += (
-            f"; as far as no other kernel beats the fastest measured of its kind ({least:.0f} % from bounds alone)"
+            f"; as far as no other kernel beats the fastest measured most like it ({least:.0f} % from bounds alone)"
         )
     if row.gap <= 1e-6:
         return f"cheapest of {what}; {measured}"

@@ -20,11 +20,11 @@ from fissile.orchestrate.orchestrate import (
     orchestrate,
     plan_of,
     problem_of,
-    undominated_choices,
 )
 from fissile.orchestrate.plan import Kernel
 from fissile.orchestrate.plan_file import plan_text
 from fissile.orchestrate.program import solve
+from fissile.orchestrate.reduce import undominated_choices
 from fissile.target import named
 from tests.e2e.draw import Case, cases, feeds_of
 from tests.orchestrate.test_candidates import constant_table, found_in, leaf, op

@@ -25,16 +25,27 @@ def blocks(count: int) -> Problem:
     return Problem(tuple(choices), ((4 * count - 1, "plain"),), edges)
 
 
+def triangles(count: int) -> Problem:
+    """Equal blocks whose relaxation is a half of each of three pairs: three primitives, two of which go together."""
+    choices: list[Choice] = []
+    for k in range(0, 3 * count, 3):
+        for members in ((k,), (k + 1,), (k + 2,), (k, k + 1), (k + 1, k + 2), (k, k + 2)):
+            written = tuple((m, "plain") for m in members)
+            choices.append(Choice((), written, frozenset(members), 0.8 + 0.2 * len(members)))
+    return Problem(tuple(choices), tuple((k, "plain") for k in range(3 * count)), ())
+
+
 def singles(problem: Problem) -> list[int]:
     """The plan that runs every primitive by itself."""
     return [k for k, c in enumerate(problem.choices) if len(c.primitives) == 1]
 
 
 def test_repeated_blocks_are_solved_once() -> None:
-    problem = blocks(20)
+    problem = triangles(20)
     memory = Memory()
-    found = improve(problem, singles(problem), sizes=Sizes(primitives=8, whole=0), memory=memory)
-    assert found.cost == pytest.approx(20 * (1.2 + 2.0))
+    found = improve(problem, singles(problem), sizes=Sizes(primitives=6, whole=0), memory=memory)
+    assert found.cost == pytest.approx(20 * 2.2)
+    assert found.bound == pytest.approx(20 * 1.8)
     assert found.windows > 3 * found.distinct
     assert found.gap == pytest.approx(0, abs=1e-6)
 
@@ -55,6 +66,21 @@ def test_windows_run_and_never_make_it_worse(seed: int) -> None:
     at_once = improve(problem, start)
     assert at_once.cost == pytest.approx(best.cost)
     assert at_once.bound == pytest.approx(best.cost)
+
+
+def test_the_relaxation_that_is_a_plan_is_taken() -> None:
+    problem = blocks(20)
+    found = improve(problem, singles(problem), sizes=Sizes(whole=0))
+    assert found.cost == pytest.approx(20 * (1.2 + 2.0)) == found.bound
+
+
+def test_what_is_near_enough_is_not_improved() -> None:
+    problem = triangles(3)
+    best = solve(problem)
+    alike = [0, 4, 6, 10, 12, 16]
+    assert improve(problem, alike, enough=0.3).selected == tuple(alike)
+    found = improve(problem, singles(problem), enough=0.01)
+    assert found.cost == pytest.approx(best.cost) == found.bound
 
 
 def test_the_canonical_form_does_not_know_numbers() -> None:
