@@ -2,8 +2,8 @@
 
 In: shapes and dtypes of an output. Out: arrays like those of `aligned_empty`, whose memory comes back when the last
 array, view or export of it is gone; a caller who keeps outputs keeps their memory.
-Invariant: a block is lent to one array or idle, never both. At most one block per frame is idle: as many as calls
-were in flight at once lately. There is no lock: blocks come back wherever a last reference happens to die.
+Invariant: a block is lent to one array or idle, never both. At most two blocks per frame are idle, and there are as
+many frames as calls were in flight at once lately. There is no lock: blocks come back wherever a last reference dies.
 """
 
 import ctypes
@@ -17,7 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from fissile.runtime.memory import LARGE, aligned_empty, map_pages
+from fissile.runtime.memory import aligned_empty, map_pages
+
+LEAST = 1 << 22  # below, malloc keeps pages itself and is faster
+KEPT = 2  # per frame: what a call writes while its caller still has the output of the call before
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,8 +41,8 @@ class Lender:
     def lend(self, shape: tuple[int, ...], dtype: np.dtype) -> tuple[np.ndarray, int]:
         """A C-contiguous, writable, uninitialised array on a 64-byte boundary, and its address."""
         size = math.prod(shape) * dtype.itemsize
-        if size < LARGE:
-            return aligned_empty(shape, dtype)
+        if size < LEAST:
+            return aligned_empty(shape, dtype, size)
         size = rounded(size)
         block = self._take(size) or _Block(map_pages(size), ctypes.c_char * size)
         loan = block.loan.from_buffer(block.pages)
@@ -48,13 +51,13 @@ class Lender:
         return np.ndarray(shape, dtype, loan), ctypes.addressof(loan)  # type: ignore[arg-type]
 
     def give_back(self, block: _Block) -> None:
-        """Keep a block that nobody sees; the oldest go where there are more than frames."""
+        """Keep a block that nobody sees; the oldest go where there are too many."""
         self._idle.append(block)
         self.trim()
 
     def trim(self) -> None:
-        """Let go of blocks beyond one per frame."""
-        while len(self._idle) > len(self._frames):
+        """Let go of blocks beyond those that the frames are good for."""
+        while len(self._idle) > KEPT * len(self._frames):
             try:
                 self._idle.popleft()
             except IndexError:

@@ -40,9 +40,16 @@ def aligned_words(count: int) -> Words:
     return words
 
 
-def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> tuple[np.ndarray, int]:
-    """A C-contiguous, writable, uninitialised array on a 64-byte boundary, and its address."""
-    raw = np.empty(math.prod(shape) * dtype.itemsize + ALIGNMENT, np.uint8)
+def aligned_empty(
+    shape: tuple[int, ...], dtype: np.dtype, size: int | None = None
+) -> tuple[np.ndarray, int]:
+    """A C-contiguous, writable, uninitialised array on a 64-byte boundary, and its address.
+
+    size: its bytes, where known.
+    """
+    if size is None:
+        size = math.prod(shape) * dtype.itemsize
+    raw = np.empty(size + ALIGNMENT, np.uint8)
     address = ctypes.addressof(ctypes.c_char.from_buffer(raw))  # type: ignore[arg-type]
     start = -address % ALIGNMENT
     return np.ndarray(shape, dtype, raw, start), address + start
