@@ -157,7 +157,7 @@ def tune(
         setting = setting_of(untuned, budget, numbers, began)
         setting = replace(setting, told=lambda t: progress(told.measuring(t, budget, began)))
         state = profiling_of(untuned, setting, machine)
-        remember(state, lambda kernels: known_before(kernels, setting, store, this.tally))
+        _look_up(this, state, setting, store)
         progress(Event("store", told.store_text(store, setting)))
         progress(Event("start", told.start_text(state, setting)))
 
@@ -204,6 +204,11 @@ def _measure(this: _Run, state: Profiling, measure: Measure) -> None:
         this.progress(Event("rejected", told.rejected_text(this.tally.rejected)))
 
 
+def _look_up(this: _Run, state: Profiling, setting: Setting, store: Store) -> None:
+    """Take over what the store knows."""
+    remember(state, lambda kernels: known_before(kernels, setting, store, this.tally))
+
+
 def _told(this: _Run, row: Round) -> None:
     this.rounds.append((this.now(), row))
     this.progress(Event("round", told.round_text(row, this.now())))
@@ -216,6 +221,8 @@ def _settled(
     made: list[Made] = []
     chosen: Chosen | None = None
     try:
+        if not state.is_complete:
+            _look_up(this, state, setting, store)  # what was measured of a list that came to no end
         if this.tally.measured or not state.is_complete:
             settle(state)
         race = None if this.tally.measured else this.race

@@ -20,7 +20,15 @@ from fissile.runtime.statistic import Samples
 from fissile.runtime.store import Store
 from fissile.schedule.lower import form
 from fissile.tune import provider
-from fissile.tune.measure import OutOfTime, Setting, Tally, known_before, recalled, seconds_of
+from fissile.tune.measure import (
+    OutOfTime,
+    Setting,
+    Tally,
+    known_before,
+    known_beside,
+    recalled,
+    seconds_of,
+)
 from tests.tune.test_provider import TARGET, WARM, last, product, rows
 
 SETTING = Setting(TARGET, 1, {"n": 2}, WARM, lambda kernel: 1e-4, samples=3)
@@ -74,6 +82,16 @@ def test_what_is_known_is_not_lowered_again(
         assert recalled(KERNELS[:2], SETTING, store) == first
         other = replace(SETTING, threads=2)
         assert known_before(KERNELS, other, store, Tally()) == [None] * 3
+
+
+def test_kernels_of_one_code_share_what_is_measured_later(tmp_path: Path) -> None:
+    tally, others = Tally(), [KERNELS[1], product(7, seed=3)]
+    with Store([tmp_path / "s.db"]) as store:
+        seconds_of(KERNELS, SETTING, store, tally, timed=Clock(2.0))
+        known_before(others, SETTING, store, tally)
+        (faster,) = seconds_of(KERNELS[:1], SETTING, store, tally, times=4, timed=Clock(1.0))
+        assert known_beside(KERNELS[:1], others, SETTING, store, tally) == [None, faster]
+        assert known_beside([], others, SETTING, store, tally) == [None, None]
 
 
 def test_a_hash_is_noted_under_all_that_decides_about_it() -> None:

@@ -27,11 +27,13 @@ from fissile.orchestrate.bound import bound
 from fissile.orchestrate.nominal import representative
 from fissile.orchestrate.plan import Kernel
 from fissile.pipeline import Work, run, said
+from fissile.runtime.artifact import read_artifact
 from fissile.runtime.roofline import LEVELS, Peaks
-from fissile.runtime.statistic import Ratio
+from fissile.runtime.statistic import Ratio, Samples
 from fissile.runtime.store import Store
 from fissile.tune.budget import Budget, parse_budget
-from fissile.tune.measure import OutOfTime
+from fissile.tune.measure import OutOfTime, Setting, Tally, seconds_of
+from fissile.tune.provider import Trial
 from fissile.tune.start import faster, machine_of
 from fissile.tune.tune import Tuned, tune
 from fissile.tune.whole import Whole, keep, runs_of
@@ -63,6 +65,26 @@ def network() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
 
 
+def attention() -> onnx.ModelProto:
+    """Two heads over a free number of rows that share their input, and the sum of both."""
+    rng = np.random.default_rng(0)
+    names = [f"{part}{head}" for head in "ab" for part in "qkv"]
+    given = [numpy_helper.from_array(rng.standard_normal((24, 8)).astype(np.float32), n) for n in names]
+    nodes = [helper.make_node("MatMul", ["x", name], [f"x{name}"]) for name in names]
+    for head in "ab":
+        nodes += [
+            helper.make_node("Transpose", [f"xk{head}"], [f"t{head}"], perm=[1, 0]),
+            helper.make_node("MatMul", [f"xq{head}", f"t{head}"], [f"s{head}"]),
+            helper.make_node("Softmax", [f"s{head}"], [f"p{head}"]),
+            helper.make_node("MatMul", [f"p{head}", f"xv{head}"], [f"o{head}"]),
+        ]
+    nodes.append(helper.make_node("Add", ["oa", "ob"], ["y"]))
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", extent])
+            for name, extent in (("x", 24), ("y", 8))]  # fmt: skip
+    graph = helper.make_graph(nodes, "attention", ends[:1], ends[1:], given)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+
+
 def whole(seconds: float, first: float) -> Whole:
     ratio = first / seconds
     verdict: Any = "faster" if ratio > 1.02 else "slower" if ratio < 0.98 else "same"
@@ -89,10 +111,10 @@ def by_size(kernels: Sequence[Kernel], *rest: Any, times: int) -> list[float]:
 
 
 def tuned(timed: Times, measured: Any = by_size, **choices: Any) -> Tuned:
-    work = Work(network(), None, (TARGET,), 1, Options())
+    work = Work(choices.pop("model", None) or network(), None, (TARGET,), 1, Options())
     events: list[Event] = choices.pop("events", [])
     return tune(
-        work, Budget(60.0), events.append, timed=timed, measured=measured, peaks=lambda: PEAKS,
+        work, choices.pop("budget", Budget(60.0)), events.append, timed=timed, measured=measured, peaks=lambda: PEAKS,
         **choices,
     )  # fmt: skip
 
@@ -208,15 +230,16 @@ def test_what_stays_is_what_the_certificate_measured(tmp_path: Path) -> None:
     assert (found.kept, found.certificate["measured_seconds"]) == ("installed", 1.0)
 
 
+def never(*_: object) -> Any:
+    raise AssertionError("all of this is known")
+
+
 def remembered(kernels: Sequence[Kernel], *_: object, times: int) -> list[float]:
     """As `by_size`, but the store knew all of it."""
     return by_size(kernels, times=times)
 
 
 def test_whole_models_run_once(tmp_path: Path) -> None:
-    def never(*_: object) -> list[Whole]:
-        raise AssertionError("they ran before")
-
     events: list[Event] = []
     first = tuned(times(2.0, 1.0))
     again = tuned(never, remembered, events=events)
@@ -245,6 +268,58 @@ def test_whole_models_run_again_when_anything_is_new(tmp_path: Path) -> None:
     shifted.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.ones((24, 17), np.float32), "w"))
     unknown.write_bytes(run(replace(work, model=shifted), lambda event: None).artifact)
     assert tuned(times(1.0, 2.0), remembered, installed=unknown).kept != "installed"
+
+
+class Noisy:
+    """Takes the place of the measuring child: never the same seconds twice. asked: hashes, and how many samples."""
+
+    def __init__(self) -> None:
+        self.rng, self.asked = np.random.default_rng(0), list[tuple[str, int]]()
+
+    def __call__(
+        self, batch: Sequence[Trial], setting: Setting, tally: Tally, times: int, timed: object
+    ) -> list[Samples]:
+        self.asked += [(trial.code, times) for trial in batch]
+        found = [1e-3 + 1e-4 * self.rng.random(setting.samples * times) for _ in batch]
+        return [Samples(seconds, seconds, 0 * seconds) for seconds in found]
+
+
+def members(artifact: bytes) -> dict[str, str]:
+    """Hashes of code, plan and weights."""
+    rows = read_artifact(artifact).manifest["members"].items()
+    return {name: row["sha256"] for name, row in rows if name.startswith(("code-", "plan", "weights"))}
+
+
+@pytest.mark.parametrize("model", [network, attention])
+@pytest.mark.parametrize("best", ["untuned", "tuned"])
+def test_a_full_store_gives_the_same_artifact(
+    monkeypatch: pytest.MonkeyPatch, best: str, model: Callable[[], onnx.ModelProto]
+) -> None:
+    timed = times(2.0, 1.0) if best == "tuned" else times(1.0, 2.0)
+    noisy = Noisy()
+    monkeypatch.setattr("fissile.tune.measure._timed", noisy)
+    first = tuned(timed, seconds_of, model=model())
+    assert len({*noisy.asked}) == len(noisy.asked) > 0
+    monkeypatch.setattr("fissile.tune.measure._timed", never)
+    again = tuned(never, seconds_of, model=model())
+    assert (again.kept, again.name, again.is_remembered) == (best, first.name, True)
+    assert members(again.artifact) == members(first.artifact)
+    assert again.plan == first.plan
+    assert again.certificate["complete"]
+    for name in ("gap", "window_gap", "predicted_seconds", "measured", "noise"):
+        assert again.certificate[name] == pytest.approx(first.certificate[name], abs=1e-12)
+
+
+def test_a_run_that_was_cut_short_is_taken_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    noisy = Noisy()
+    monkeypatch.setattr("fissile.tune.measure._timed", noisy)
+    short = tuned(times(2.0, 1.0), seconds_of, budget=Budget(trials=9), model=attention())
+    assert not short.certificate["complete"]
+    same = tuned(never, seconds_of, budget=Budget(1e-3), model=attention())
+    assert (same.name, same.is_remembered) == (short.name, True)
+    before = len(noisy.asked)
+    assert tuned(times(2.0, 1.0), seconds_of, model=attention()).certificate["complete"]
+    assert len({*noisy.asked}) == len(noisy.asked) > before
 
 
 def test_a_note_that_is_not_ours_is_left_alone(tmp_path: Path) -> None:
