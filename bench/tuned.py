@@ -242,10 +242,11 @@ def _proof(rows: Sequence[Row]) -> list[str]:
         *lines,
         "",
         "gap: of the cheapest plan to the linear relaxation of the whole graph, or to the bound that the solver proves",
-        "beyond it; window gap: to what windows of it select when solved to the optimum (or to the relaxation, where that is close enough); both under measured",
-        "costs. Kernels that nobody measured are taken to be no faster, beside their guess, than the fastest measured",
-        "most like them. Predicted: the sum of its kernels, each timed alone. Measured: the sum of the same kernels by",
-        "the time stamps of whole runs, 10th percentiles. plan: the one that is compared.",
+        "beyond it; window gap: to what windows of it select when solved to the optimum (or to the relaxation, where",
+        "that is close enough); both under measured costs. Kernels that nobody measured are taken to be no faster,",
+        "beside their guess, than the fastest measured most like them. Predicted: the sum of its kernels, each timed",
+        "alone. Measured: the sum of the same kernels by the time stamps of whole runs, 10th percentiles. plan: that",
+        "which is compared.",
         "",
     ]
 
