@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -48,7 +48,13 @@ Examples:
 def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point `fissile`; always leaves through SystemExit."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    sys.stdout, sys.stderr = _stream(sys.stdout), _stream(sys.stderr)
     sys.exit(_run(given))
+
+
+def _stream(given: TextIO | None) -> TextIO:
+    """A stream that was closed before we began is None: what is written to it goes nowhere."""
+    return open(os.devnull, "w", encoding="utf-8") if given is None else given
 
 
 def _run(given: list[str]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -115,3 +116,12 @@ def test_every_event_is_a_line_of_json(capsys: pytest.CaptureFixture[str]) -> No
         screen.show(Event("measuring", f"kernel {number}/3", share=0.5))
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert lines == [{"stage": "measuring", "text": f"kernel {n}/3", "share": 0.5} for n in range(3)]
+
+
+@pytest.mark.parametrize("closed", [(1,), (2,), (1, 2)])
+def test_closed_streams_are_no_failure(closed: tuple[int, ...]) -> None:
+    """As `fissile ... 2>&-` has them."""
+    redirected = " ".join(f"{number}>&-" for number in closed)
+    line = f'"{sys.executable}" -m fissile.cli show --rules {redirected}'
+    root = Path(__file__).parents[2]
+    assert subprocess.run(["/bin/sh", "-c", line], cwd=root, check=False, timeout=60).returncode == 0
