@@ -20,7 +20,6 @@ import click
 
 from fissile.commands.compare import bench_command, fission_command, verify_command
 from fissile.commands.opening import (
-    check_output,
     compile_model,
     existing,
     is_cached,
@@ -32,6 +31,15 @@ from fissile.commands.options import common, compiling, parse_shapes, read_input
 from fissile.commands.report import report_command
 from fissile.commands.store import store_group
 from fissile.commands.tune import tune_command, tune_model
+from fissile.commands.writing import (
+    ARRAYS,
+    ARTIFACT,
+    PLAN,
+    TRACE,
+    Output,
+    check_outputs,
+    forcing,
+)
 from fissile.console import plain, say, set_up, silent, versions, why_cores
 from fissile.errors import FileAccess, FissileError, Place, UnsupportedError, did_you_mean
 from fissile.options import ENVIRONMENT, Event, Options, environment
@@ -110,7 +118,7 @@ def cli(context: click.Context, show_version: bool) -> None:
 @cli.command("compile")
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Default: MODEL's stem.fsl.")
-@click.option("--force", is_flag=True, help="Overwrite a file that is no .fsl.")
+@forcing
 @click.option("--budget", help="Measure kernels that long: 10m, 600s, 200trials.")
 @click.option("--plan", type=click.Path(path_type=Path), help="The choice of kernels, as a file.")
 @click.option("--save-plan", type=click.Path(path_type=Path), help="Write the choice of kernels.")
@@ -137,7 +145,8 @@ def compile_command(
             model, budget, path, force=force, save_plan=save_plan, as_json=as_json, quiet=quiet,
             **choices,
         )  # fmt: skip
-    check_output(path, force)
+    outputs = [Output("-o", path, ARTIFACT), Output("--save-plan", save_plan, PLAN)]
+    check_outputs(outputs, force, [model, plan])
     stages: list[Event] = []
     executable = compile_model(model, quiet, stages, plan=plan, **choices)
     executable.save(path)
@@ -172,6 +181,7 @@ def compile_command(
 @click.option("--profile", "is_profiled", is_flag=True, help="Where the time goes, by kernel.")
 @click.option("--trace", type=click.Path(path_type=Path), help="A Chrome trace of one run.")
 @click.option("--runs", default=20, show_default=True, help="Runs that are profiled.")
+@forcing
 @compiling
 def run_command(
     model: Path,
@@ -181,6 +191,7 @@ def run_command(
     is_profiled: bool,
     trace: Path | None,
     runs: int,
+    force: bool,
     as_json: bool,
     quiet: bool,
     **choices: Any,
@@ -189,6 +200,9 @@ def run_command(
     set_up(quiet=quiet, verbose=choices.pop("verbose"))
     from fissile.compare.feeds import complete_feeds, low_ends
 
+    files = [Path(text.rpartition("=")[2]) for text in inputs]
+    outputs = [Output("--output", output, ARRAYS), Output("--trace", trace, TRACE)]
+    check_outputs(outputs, force, [model, *files])
     extents = low_ends(parse_shapes(choices["shapes"]))
     executable = open_model(model, quiet, **choices)
     feeds = complete_feeds(executable.inputs, read_inputs(inputs, executable), extents, seed)

@@ -23,6 +23,7 @@ from fissile.commands.options import (
     read_inputs,
     talking,
 )
+from fissile.commands.writing import MODEL, TIMES, Output, check_outputs, forcing
 from fissile.console import plain, say, set_up, silent
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def rivals_option(default: str) -> Callable[[Command], Command]:
 )
 @click.option("--fail-below", type=float, help="Exit 3 if a ratio is below this.")
 @click.option("--threads", "counts", default="1", show_default=True, help="One or several: 1,2")
+@forcing
 @choosing
 @talking
 def bench_command(
@@ -65,17 +67,21 @@ def bench_command(
     file: str | None,
     fail_below: float | None,
     counts: str,
+    force: bool,
     quiet: bool,
     **choices: Any,
 ) -> int:
     """Time MODEL (.onnx or .fsl) beside other engines, interleaved, each in its own process."""
     set_up(quiet=quiet, verbose=choices.pop("verbose"))
     from fissile.compare import bench, feeds, pair, table
+    from fissile.runtime.artifact import atomic_file
     from fissile.runtime.machine import facts
 
     silence = quiet or file == "-"
     rivals = tuple(name for name in against.split(",") if name)
     bench.check_engines(rivals)
+    written = None if file in (None, "-") else Path(file)
+    check_outputs([Output("--json", written, TIMES)], force, [model, source])
     threads = _counts(counts)
     machine = facts()  # before the work, whose load would be shown otherwise
     executable = open_model(existing(model), silence, **choices | {"threads": threads[-1]})
@@ -100,8 +106,9 @@ def bench_command(
         print(json.dumps(document))
     else:
         print(plain(table.text(found, machine)))
-        if file is not None:
-            Path(file).write_text(json.dumps(document), encoding="utf-8")
+        if written is not None:
+            with atomic_file(written) as stream:
+                stream.write(json.dumps(document).encode())
     low = [r for r in found.rivals() if fail_below is not None and r.ratio < fail_below]
     return 3 if low else 0
 
@@ -185,12 +192,14 @@ def _bisect(
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Default: STEM.fission.onnx")
 @click.option("--shape", "shapes", multiple=True, help="batch=8 fixes a dimension.")
 @click.option("--canonical", is_flag=True, help="After the rewrite rules that always apply.")
+@forcing
 @common
 def fission_command(
     model: Path,
     output: Path | None,
     shapes: tuple[str, ...],
     canonical: bool,
+    force: bool,
     as_json: bool,
     quiet: bool,
     verbose: bool,
@@ -200,6 +209,7 @@ def fission_command(
     from fissile.compare.split import split
 
     path = output or Path(f"{model.stem}.fission.onnx")
+    check_outputs([Output("-o", path, MODEL)], force, [model])
     done = split(existing(model), path, parse_shapes(shapes), canonical=canonical)
     if as_json:
         print(json.dumps({"model": str(path), **asdict(done)}))

@@ -1,17 +1,16 @@
 """A model or artifact that a command opens: compiled with its progress on stderr, or loaded.
 
-In: a path and the options of `compiling`. Out: an `Executable`. Invariant: what cannot be written is refused before the
-work.
+In: a path and the options of `compiling`. Out: an `Executable`. Invariant: a model that is not there is said with the
+nearest name.
 """
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fissile.commands.options import parse_shapes
 from fissile.console import say
-from fissile.errors import FileAccess, FileMissing, did_you_mean
+from fissile.errors import FileMissing, did_you_mean
 from fissile.options import Event, Options, resolve_target
 from fissile.target import cpu_name
 
@@ -140,17 +139,3 @@ def existing(model: Path) -> Path:
         near = did_you_mean(model.name, [p.name for p in Path(model.parent).glob("*.*")])
         raise FileMissing("F501", f"{model} does not exist", remedy=near)
     return model
-
-
-def check_output(path: Path, force: bool) -> None:
-    """Refuse before the work what could not be written after it."""
-    if path.is_dir():
-        raise FileAccess("F502", f"{path} is a folder", remedy=f"-o {path / 'model.fsl'}")
-    if path.exists() and not force:
-        with path.open("rb") as file:
-            if file.read(2) not in (b"PK", b""):
-                raise FileAccess("F511", f"{path} is no .fsl", remedy="--force overwrites it")
-    folder = path.resolve().parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        state = "cannot be written" if folder.is_dir() else "does not exist"
-        raise FileAccess("F502", f"{folder} {state}", remedy="-o PATH writes it elsewhere")

@@ -10,29 +10,22 @@ import click
 
 from fissile.commands.opening import existing
 from fissile.commands.options import common
+from fissile.commands.writing import MODEL, Output, check_outputs, forcing
 from fissile.console import plain, set_up
 from fissile.errors import FileAccess
-
-
-def _check_output(path: Path, model: Path) -> None:
-    """Refuse before the work what must not be overwritten. FileAccess F502, F511."""
-    if path.is_dir():
-        raise FileAccess("F502", f"{path} is a folder", remedy=f"-o {path / 'model.onnx'}")
-    if path.suffix == ".fsl":
-        raise FileAccess("F511", f"{path} is the name of an artifact", remedy="-o NAME.onnx")
-    if path.exists() and model.exists() and path.samefile(model):
-        raise FileAccess("F511", f"{path} is the model itself", remedy="-o OTHER.onnx")
 
 
 @click.command("optimize")
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Default: STEM.optimized.onnx")
 @click.option("--disable", multiple=True, metavar="RULE", help="Leave a rewrite out.")
+@forcing
 @common
 def optimize_command(
     model: Path,
     output: Path | None,
     disable: tuple[str, ...],
+    force: bool,
     as_json: bool,
     quiet: bool,
     verbose: bool,
@@ -43,7 +36,9 @@ def optimize_command(
     from fissile.optimizer import optimized
 
     path = output or Path(f"{model.stem}.optimized.onnx")
-    _check_output(path, model)
+    if path.suffix == ".fsl":
+        raise FileAccess("F511", f"{path} is the name of an artifact", remedy="-o NAME.onnx")
+    check_outputs([Output("-o", path, MODEL)], force, [model])
     done = optimized(existing(model), disabled=disable)
     size = write_model(done.model, path)
     if as_json:

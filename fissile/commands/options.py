@@ -118,7 +118,9 @@ def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
     """What numpy.savez would write, but for any output name ("file" is one) and any file name."""
     from numpy.lib import format as npy
 
-    with zipfile.ZipFile(path, "w") as archive:
+    from fissile.runtime.artifact import atomic_file
+
+    with atomic_file(path) as stream, zipfile.ZipFile(stream, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 npy.write_array(member, array, allow_pickle=False)

@@ -15,6 +15,7 @@ import click
 from fissile import __version__
 from fissile.commands.opening import existing
 from fissile.commands.options import common, parse_shapes, read_inputs
+from fissile.commands.writing import REPORT, Output, check_outputs, forcing
 from fissile.console import plain, say, set_up
 from fissile.errors import ArtifactError, FileAccess, FileMissing, FissileError
 
@@ -36,6 +37,7 @@ MOST_MISSES = 5  # reasons for which a rule does not fire
 @click.option("--shape", "shapes", multiple=True, help="batch=8: what is run.")
 @click.option("--seed", default=0, show_default=True, help="Of inputs that are not given.")
 @click.option("--no-run", is_flag=True, help="Report without running anything.")
+@forcing
 @common
 def report_command(
     artifacts: tuple[Path, ...],
@@ -47,6 +49,7 @@ def report_command(
     shapes: tuple[str, ...],
     seed: int,
     no_run: bool,
+    force: bool,
     as_json: bool,
     quiet: bool,
     verbose: bool,
@@ -61,7 +64,9 @@ def report_command(
     from fissile.report.page import page
 
     path = output or Path(f"{artifacts[0].stem}.html")
-    _check_output(path, artifacts)
+    if path.suffix in (".fsl", ".onnx"):
+        raise click.UsageError(f"-o {path}: a report is an .html file")
+    check_outputs([Output("-o", path, REPORT)], force, [*artifacts, model, bench])
     opened = [_opened(path) for path in artifacts]
     document: dict[str, Any] = {
         "fissile": __version__,
@@ -86,11 +91,6 @@ def report_command(
         said = " and ".join(map(str, kernels)) + " kernels"
         print(plain(f"wrote    {path} · {size / 1e3:.0f} kB · {said}"))
     return 0
-
-
-def _check_output(path: Path, artifacts: Sequence[Path]) -> None:
-    if path.suffix in (".fsl", ".onnx") or path in artifacts:
-        raise click.UsageError(f"-o {path}: a report is an .html file")
 
 
 def _opened(path: Path) -> "tuple[Artifact, dict[str, Any]]":

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fissile.commands.options import common
+from fissile.commands.writing import EXPORT, Output, check_outputs, forcing
 from fissile.console import plain, set_up
 from fissile.options import environment
 
@@ -44,12 +45,14 @@ def info_command(as_json: bool, quiet: bool, verbose: bool) -> int:
 
 @store_group.command("export")
 @click.argument("file", type=click.Path(path_type=Path))
+@forcing
 @common
-def export_command(file: Path, as_json: bool, quiet: bool, verbose: bool) -> int:
+def export_command(file: Path, force: bool, as_json: bool, quiet: bool, verbose: bool) -> int:
     """Write all measurements to FILE, one a line."""
     set_up(quiet=quiet, verbose=verbose)
     from fissile.tune.exchange import export
 
+    check_outputs([Output("store export", file, EXPORT)], force)
     with _opened() as store:
         count = export(store, file)
     print(json.dumps({"file": str(file), "measurements": count}) if as_json

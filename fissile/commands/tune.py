@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from fissile.commands.opening import check_output, existing
+from fissile.commands.opening import existing
 from fissile.commands.options import compiling, parse_shapes
+from fissile.commands.writing import ARTIFACT, PLAN, Output, check_outputs, forcing
 from fissile.console import is_terminal, plain, say, set_up
 from fissile.options import Event, Options
 
@@ -36,7 +37,7 @@ LABELS = ("model", "store", "start", "rejected", "whole", "proved", "interrupted
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--budget", required=True, help="10m, 600s, 1h or 200trials.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Default: MODEL's stem.fsl.")
-@click.option("--force", is_flag=True, help="Overwrite a file that is no .fsl.")
+@forcing
 @click.option("--save-plan", type=click.Path(path_type=Path), help="Write the choice of kernels.")
 @click.option(
     "--providers", default="", metavar="A,B", help="May run kernels: openblas, onnxruntime, openvino."
@@ -80,7 +81,8 @@ def tune_model(
     providers: str = "",
 ) -> int:
     """Tune and write; the exit code. no_cache: nothing tuned is in the compile cache anyway."""
-    check_output(path, force)
+    outputs = [Output("-o", path, ARTIFACT), Output("--save-plan", save_plan, PLAN)]
+    check_outputs(outputs, force, [model])
     existing(model)
     from fissile.tune.interrupt import listening
 

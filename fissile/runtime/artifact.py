@@ -90,8 +90,19 @@ def write_artifact(contents: Contents, path: str | os.PathLike[str]) -> None:
 
 @contextmanager
 def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A stream that becomes `path` when the block ends well, and leaves no trace otherwise."""
+    """A stream that becomes `path` when the block ends well, and leaves no trace otherwise.
+
+    A device or a pipe is written as it is: a file in its place would be another thing.
+    """
     goal = Path(path)
+    if goal.exists() and not goal.is_file() and not goal.is_dir():
+        held = io.BytesIO()
+        yield held
+        try:
+            goal.write_bytes(held.getvalue())
+        except OSError as error:
+            raise _unwritable(goal, error) from error
+        return
     try:
         handle, name = tempfile.mkstemp(prefix=f".{goal.name}.", dir=goal.parent)
     except OSError as error:
