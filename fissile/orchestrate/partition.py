@@ -2,8 +2,8 @@
 
 In: the problem of a whole graph and one selection that runs. Out: a better selection, what every window proved about
 itself, and the relaxation of the whole. Windows are consecutive kernels of the selection, cut where the fewest tensors
-are alive; then windows that straddle the cuts are solved until nothing improves. Problems that differ in numbers
-alone (blocks of a network that repeat) are solved once. Nobody has to say where to cut.
+are alive; then windows that straddle the cuts are solved until nothing improves; then the whole, for its bound.
+Problems that differ in numbers alone (blocks of a network that repeat) are solved once. Nobody has to say where to cut.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from fissile.orchestrate.program import (
     run_order,
     solve,
 )
-from fissile.orchestrate.reduce import reduced, solve_near
+from fissile.orchestrate.reduce import Reduced, reduced, solve_near
 
 _EXACT = 1e-9
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Limits of a window, and of the time for one. whole: seconds for the whole problem, which is tried first."""
+    """Limits of a window, and of the time for one. whole: seconds for the whole problem, tried after them."""
 
     primitives: int = 50
     variables: int = 6000
@@ -70,7 +70,7 @@ def improve(
     until: float = math.inf,
     enough: float = 0.0,
 ) -> Partition:
-    """The best selection: of all if it is found in the time for the whole, else what windows find from `start`.
+    """The best selection that windows find from `start`, then that of all, if it is found in the time for the whole.
 
     start: must run. until: `time.perf_counter()` to stop at. enough: gap at which nothing better is looked for.
     """
@@ -79,16 +79,21 @@ def improve(
         return Partition((), 0.0, 0.0, 0.0, 0, 0)
     known = reduced(problem, start)
     found = Partition(known.best, known.cost, known.relaxed.objective, 0.0, 1, 1)
-    is_done = found.cost <= found.bound * (1 + max(enough, _EXACT))
+    most = found.bound * (1 + max(enough, _EXACT))
+    if found.cost > most:
+        found = _windows(known.problem, known.best, found.bound, limits, memory, until)
     left = min(limits.whole, until - time.perf_counter())
-    if not is_done and left > 0:
-        best = solve_near(known, time_limit=left, gap=enough)
-        gap = max(best.cost / best.bound - 1, 0.0) if best.bound > 0 else 0.0
-        found = Partition(best.selected, best.cost, best.bound, gap, 1, 1)
-        is_done = best.optimal
-    if not is_done:
-        found = _windows(known.problem, found.selected, found.bound, limits, memory, until)
+    if found.cost > most and left > 0:
+        found = _whole(replace(known, best=found.selected), found, left, enough)
     return replace(found, selected=tuple(known.original(found.selected)))
+
+
+def _whole(known: Reduced, found: Partition, seconds: float, enough: float) -> Partition:
+    """What windows found, or something better, with what the solver proves of it."""
+    best = solve_near(known, time_limit=seconds, gap=enough)
+    gap = max(best.cost / best.bound - 1, 0.0) if best.bound > 0 else 0.0
+    gap = gap if best.optimal else min(gap, found.gap)
+    return replace(found, selected=best.selected, cost=best.cost, bound=best.bound, gap=gap)
 
 
 def _windows(
