@@ -39,6 +39,7 @@ class Compiling:
     todo: queue.SimpleQueue[int | None] = field(default_factory=queue.SimpleQueue)
     made: dict[int, bytes] = field(default_factory=dict)
     problems: dict[int, str] = field(default_factory=dict)
+    failures: list[OSError] = field(default_factory=list)  # why a worker could not be had
     threads: list[threading.Thread] = field(default_factory=list)
     workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
@@ -52,10 +53,15 @@ class Compiling:
             thread.start()
 
     def objects(self) -> list[bytes]:
-        """The objects of all texts, in their order. CompileError F430 when LLVM refuses or crashes."""
+        """The objects of all texts, in their order. CompileError F430 when LLVM refuses or crashes.
+
+        OSError where this machine cannot run a worker.
+        """
         self.join()
         if self.problems:
             raise _refusal(self)
+        if len(self.made) < len(self.texts):
+            raise self.failures[0]
         return [self.made[i] for i in range(len(self.texts))]
 
     def join(self) -> None:
@@ -111,6 +117,13 @@ def worker_count(texts: Sequence[str], allowed: int) -> int:
 
 def _drive(work: Compiling) -> None:
     """Feed one worker until nothing is left, or something went wrong anywhere."""
+    try:
+        _feed(work)
+    except OSError as error:  # of the others, each goes on
+        work.failures.append(error)
+
+
+def _feed(work: Compiling) -> None:
     with tempfile.TemporaryFile() as said:  # a pipe for stderr that nobody reads could fill up
         worker = _start(work.machine, said)
         work.workers.append(worker)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+from typing import Any
+
 import pytest
 
 from fissile.codegen import build
@@ -80,3 +83,24 @@ def test_no_worker_outlives_an_error_elsewhere() -> None:
         give_up(started)
     assert all(worker.poll() is not None for worker in started[0].workers)
     assert not any(thread.is_alive() for thread in started[0].threads)
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_a_machine_that_runs_no_worker_is_no_fault_of_a_kernel(
+    monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    texts = [module(f"k{i}", i) + "; " + "x" * build.SMALL for i in range(3)]
+    start, failed = build._start, list[str]()
+
+    def fails(*arguments: Any) -> Any:
+        failed.append("once")
+        if len(failed) <= at_once:
+            raise BlockingIOError(errno.EAGAIN, "fork")
+        return start(*arguments)
+
+    monkeypatch.setattr(build, "_start", fails)
+    if at_once == 2:
+        with pytest.raises(BlockingIOError):
+            compile_modules(texts, TARGET, jobs=2)
+    else:  # the other one does it all
+        assert len(compile_modules(texts, TARGET, jobs=2)) == 3
