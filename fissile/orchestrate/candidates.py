@@ -84,7 +84,8 @@ class _Search:
     def __post_init__(self) -> None:
         self.position = {n: k for k, n in enumerate(self.units.graph.nodes())}
         self.outputs = set(self.units.needed)
-        self.cheap = {u for u in range(len(self.units.all)) if self._is_cheap(u)}
+        cheap = {u for u in range(len(self.units.all)) if self._is_cheap(u)}
+        self.cheap = {u for u in cheap if not is_tiled(self.units.all[u].value)}
         self.bytes = [representative_bytes(unit.value) for unit in self.units.all]
 
     def keep(self, candidate: Candidate) -> int:
@@ -189,11 +190,10 @@ class _Search:
             return kernel is not None
 
         readers = self.units.readers
-        cheap = {u for u in self.cheap if not is_tiled(self.units.all[u].value)}
         limit, largest = self.limits.per_sink, self.limits.largest
         grown = grow(
             self.units.reads, readers, sink,
-            accepts=accepts, cheap=cheap, rank=self._traffic, limit=limit, largest=largest,
+            accepts=accepts, cheap=self.cheap, rank=self._traffic, limit=limit, largest=largest,
         )  # fmt: skip
         count = sum(1 for members in grown if self._add(members, sink, kernels[members]))
         self.limited += count >= limit
