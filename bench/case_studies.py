@@ -261,7 +261,8 @@ def main() -> None:
         "",
         "Each sub-graph is a model of its own, its inputs what the network gives it there for a random image;",
         f"1 thread, warm, 10th percentiles. fissile is tuned ({args.budget}). Kernels of the others: operators or",
-        "layers left after their own fusions, reshapes not counted.",
+        "layers left after their own fusions, reshapes not counted. Outputs are not copied: those of fissile and",
+        "onnxruntime are the caller's to keep, OpenVINO's hold until its next call.",
         "",
     ]
     for study in STUDIES:
