@@ -19,6 +19,7 @@ from fissile.runtime.machine import identity
 from fissile.runtime.store import Key, Reject, Row, Store
 
 FORMAT = 1
+_MOST = 1e9  # of anything that a record counts
 _NAMES = {f.name for f in fields(Key)}
 
 
@@ -80,15 +81,25 @@ def _read(path: Path) -> tuple[list[Row], list[Reject]]:
         if not documents or documents[0].get("fissile_store") != FORMAT:
             raise ValueError("its first line is not that of an export")
         for document in documents[1:]:
-            key = Key(**{name: document[name] for name in _NAMES})
+            key = _key(document)
             if "samples" in document:
                 _check(document["samples"])
                 rows.append(Row(key, document["samples"]))
             else:
-                rejects.append(Reject(key, document["label"], document["reason"]))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+                rejects.append(Reject(key, str(document["label"]), str(document["reason"])))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StoreError("F512", f"{path} is no export of a tuning store", reason=str(error)) from error
     return rows, rejects
+
+
+def _key(document: Mapping[str, Any]) -> Key:
+    key = Key(**{name: document[name] for name in _NAMES})
+    "".join(v for v in document.values() if isinstance(v, str)).encode()  # half a surrogate pair is no text
+    if not all(isinstance(value, str) for value in (key.code, key.isa, key.cache, key.effort)):
+        raise TypeError("a key has something else than texts")
+    if not isinstance(key.threads, int) or not 0 < key.threads < _MOST:
+        raise ValueError(f"{key.threads} threads")
+    return key
 
 
 def _check(samples: str) -> None:
@@ -96,5 +107,6 @@ def _check(samples: str) -> None:
     seconds, cpu, switches = json.loads(samples)
     if not len(seconds) == len(cpu) == len(switches) > 0:
         raise ValueError("a record has rows of different lengths")
-    if not all(isinstance(x, int | float) for row in (seconds, cpu, switches) for x in row):
-        raise ValueError("a record has something else than numbers")
+    numbers = [x for row in (seconds, cpu, switches) for x in row]
+    if not all(isinstance(x, int | float) and 0 <= x < _MOST for x in numbers):
+        raise ValueError("a record has something else than seconds and counts")

@@ -57,6 +57,14 @@ def test_everything_is_taken_when_asked_for(exported: Path, tmp_path: Path) -> N
         "", "no json", "[]", '{"fissile_store":9}', '{"fissile_store":1}\n{"code":"x"}',
         '{"fissile_store":1}\n' + json.dumps({**vars(HERE), "samples": "[[1],[1],[]]"}),
         '{"fissile_store":1}\n' + json.dumps({**vars(HERE), "samples": '[["1"],[1],[1]]'}),
+        '{"fissile_store":1}\n' + json.dumps({**vars(HERE), "samples": "[[NaN],[1],[1]]"}),
+        '{"fissile_store":1}\n' + json.dumps({**vars(HERE), "samples": "[[-1],[1],[1]]"}),
+        '{"fissile_store":1}\n' + json.dumps({**vars(HERE), "samples": f"[[1{'0' * 400}],[1],[1]]"}),
+        '{"fissile_store":1}\n' + json.dumps({**vars(HERE), "samples": "[[1],[1],[1]]", "threads": [1]}),
+        '{"fissile_store":1}\n' + json.dumps({**vars(HERE), "samples": "[[1],[1],[1]]", "code": 7}),
+        '{"fissile_store":1}\n' + json.dumps({**vars(HERE), "samples": "[[1],[1],[1]]", "isa": "\ud800"}),
+        '{"fissile_store":1}\n' + json.dumps({**vars(HERE), "label": "x", "reason": "\ud800"}),
+        '{"fissile_store":1}\n' + "[" * 100_000,
     ],
 )  # fmt: skip
 def test_other_files_are_refused_whole(tmp_path: Path, text: str) -> None:
