@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from fissile.cache import versions
 from fissile.errors import FissileError
 from fissile.orchestrate.orchestrate import plan_of
 from fissile.orchestrate.plan_file import plan_text, read_plan
@@ -26,6 +25,7 @@ from fissile.runtime.artifact import read_artifact
 from fissile.runtime.statistic import Ratio
 from fissile.runtime.store import Store
 from fissile.tune.measure import Setting
+from fissile.tune.planned import facts_of
 from fissile.tune.plans import INSTALLED, UNTUNED, WITH, WITHOUT, Chosen, Made, compiled, silent
 from fissile.tune.provided import is_own
 from fissile.tune.rounds import Profiling, standing
@@ -51,22 +51,14 @@ class Race:
     keys: Sequence[int]
     known: str
     is_complete: bool
-    window_gap: float
+    window_gap: float | None
     proved: float
     noise: float
 
 
 def race_name(untuned: Work, setting: Setting) -> str:
     """What a race is noted under."""
-    facts = {
-        "model": untuned.known("operators").metadata.sha256,
-        "shapes": untuned.shapes,
-        "options": untuned.options.key(),
-        "targets": [repr(t) for t in untuned.targets],
-        "key": asdict(setting.key("")),
-        "numbers": dict(setting.numbers),
-        "versions": versions(),
-    }
+    facts = facts_of(untuned) | {"key": asdict(setting.key("")), "numbers": dict(setting.numbers)}
     text = json.dumps(facts, sort_keys=True, default=str)
     return f"race {hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
 
@@ -140,12 +132,13 @@ def is_settled(race: Race, state: Profiling) -> bool:
 def repeated(
     race: Race, work: Work, rivals: Mapping[str, Work], there: Path | None, state: Profiling
 ) -> Chosen | None:
-    """The choice of a race, made again; None where it must be run again.
+    """The choice of a race, made again; None where it must be run again, anything having been measured since.
 
     rivals: by name, what is compiled without a plan that is given. there: the artifact that is installed.
     """
     ran, best = _ran(race), _best(state)
-    if best not in ran.values():
+    is_same = race.known == _known(state, race.keys)
+    if not (is_same and (state.is_complete or [*race.keys] == _measured(state)) and best in ran.values()):
         return None
     if there is not None:
         if _code(there) != race.code:
@@ -158,7 +151,8 @@ def repeated(
     is_own = race.kept not in rivals
     selected = tuple(state.selected) if is_own and ran[race.kept] == best else None
     row = Made(race.kept, done, selected, race.predicted.get(race.kept))
-    return Chosen(race.kept, done.artifact, row, race.times, is_remembered=True)
+    times = {name: whole for name, whole in race.times.items() if name != INSTALLED}
+    return Chosen(race.kept, done.artifact, row, times, is_remembered=True)
 
 
 def _made_again(race: Race, work: Work, rivals: Mapping[str, Work]) -> Work | None:

@@ -28,6 +28,7 @@ from fissile.tune.budget import Budget
 from fissile.tune.interrupt import Interrupts, listening
 from fissile.tune.measure import OutOfTime, Setting, Tally, known_before, known_beside, seconds_of
 from fissile.tune.peak import machine_peaks
+from fissile.tune.planned import planned
 from fissile.tune.plans import (
     INSTALLED,
     UNTUNED,
@@ -147,7 +148,7 @@ def tune(
         began, progress = time.monotonic(), heard.passing(progress)
         work = run(work, progress, "substitute")
         at = time.monotonic()
-        untuned = run(work, silent, "plan", first="plan")
+        untuned = planned(work, store)
         this = _Run(work, untuned, budget, began, time.monotonic() - at, heard, progress)
         graph: Graph = untuned.known("graph")  # planning may prefer the one without substitutions
         this.other = _other_graph(work, graph)

@@ -300,7 +300,8 @@ def test_a_full_store_gives_the_same_artifact(
     monkeypatch.setattr("fissile.tune.measure._timed", noisy)
     first = tuned(timed, seconds_of, model=model())
     assert len({*noisy.asked}) == len(noisy.asked) > 0
-    monkeypatch.setattr("fissile.tune.measure._timed", never)
+    for what in ("fissile.tune.measure._timed", "fissile.pipeline.orchestrate"):
+        monkeypatch.setattr(what, never)
     again = tuned(never, seconds_of, model=model())
     assert (again.kept, again.name, again.is_remembered) == (best, first.name, True)
     assert members(again.artifact) == members(first.artifact)
@@ -323,7 +324,10 @@ def test_a_run_that_was_cut_short_is_taken_up(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_note_that_is_not_ours_is_left_alone(tmp_path: Path) -> None:
-    tuned(times(2.0, 1.0))
+    assert tuned(times(2.0, 1.0)).kept == "tuned"
+    with sqlite3.connect(tmp_path / "store.sqlite") as store:
+        store.execute("update note set value = '[1]' where name like 'plan %'")
+    assert tuned(times(2.0, 1.0), remembered).is_remembered
     with sqlite3.connect(tmp_path / "store.sqlite") as store:
         store.execute("update note set value = '[1]' where name like 'race %'")
     found = tuned(times(2.0, 1.0), remembered)
