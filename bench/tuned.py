@@ -162,13 +162,14 @@ def examine(name: str, args: argparse.Namespace) -> Row:
         except RuntimeError as error:
             return Row(name, threads, args.seconds, why=str(error))
     facts_of = found["certificate"]
+    of_windows = facts_of["gap"] if facts_of["window_gap"] is None else facts_of["window_gap"]
     plan = found["name"] if found["times"].get(found["name"], {}).get("predicted") else "plan 1"
     told, kept = found["times"].get(plan, {}), found["times"].get(found["name"], {})
     ratio = kept.get("ratio", {})
     return Row(
         name, threads, args.seconds, primitives, states, facts_of["candidates"], facts_of["measured"],
         facts_of["distinct"], facts_of["kernels"], facts_of["rounds"], empty, full, facts_of["gap"],
-        facts_of["window_gap"], facts_of["admissible_gap"], facts_of["complete"], plan,
+        of_windows, facts_of["admissible_gap"], facts_of["complete"], plan,
         told.get("predicted") or 0.0, told.get("launches_seconds") or 0.0, found["name"],
         found["times"].get(BEFORE, {}).get("seconds", 0.0), kept.get("seconds", 0.0),
         ratio.get("ratio", 1.0), ratio.get("low", 1.0), ratio.get("high", 1.0), len(found["rejected"]),

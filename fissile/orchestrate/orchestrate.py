@@ -36,8 +36,8 @@ class Certificate:
 
     candidates, measured: kernels considered, and distinct ones measured. lower_bound_seconds: no selection of the
     candidates costs less than this at the costs known now; where nothing is measured, at the least costs. gap refers to
-    it, window_gap to what windows solved to the optimum select, roofline_gap to the bounds before anything was
-    measured. noise: largest change when kernels were timed again.
+    it, window_gap to what windows solved to the optimum select (None where none was asked), roofline_gap to the bounds
+    before anything was measured. noise: largest change when kernels were timed again.
     """
 
     candidates: int
@@ -46,7 +46,7 @@ class Certificate:
     lower_bound_seconds: float
     predicted_seconds: float
     gap: float
-    window_gap: float
+    window_gap: float | None
     roofline_gap: float
     noise: float
     violations: int
@@ -67,7 +67,7 @@ def orchestrate(
     predicted = float(prices[list(selected), 1].sum())
     gap = predicted / least - 1 if least > 0 else 0.0
     proof = Certificate(
-        len(found.all), 0, 1, least, predicted, gap, 0.0, gap, 0.0, 0, len(selected)
+        len(found.all), 0, 1, least, predicted, gap, None, gap, 0.0, 0, len(selected)
     )
     return plan_of(found, selected), proof
 

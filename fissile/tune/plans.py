@@ -123,7 +123,7 @@ def compiled_plans(
         chosen[OWN] = _own_plan(state)
     for name, selected in chosen.items():
         done = compiled(work, plan_of(state.found, selected))
-        made.append(Made(name, done, tuple(selected), float(costs[selected].sum())))
+        made.append(Made(name, done, tuple(selected), state.seconds(selected)))
     for other in rivals[1:]:
         if left > len(made) + 1:
             done = run(replace(other, is_trial=True), silent, first="plan")

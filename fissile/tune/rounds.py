@@ -35,6 +35,7 @@ AT_ONCE = 32  # kernels after which an interruption keeps what is known
 AGAIN = 4  # times the samples for what matters
 MOST_AGAIN = 4  # times that what matters may turn out to be something else
 WINDOWS = Sizes(whole=0.0)
+PATIENT = Sizes(whole=30.0)  # a proof saves measurements; on an idle machine it takes seconds
 _UNWANTED = 100.0  # times its bound: the cost of a kernel that cannot run
 _RARE = 10.0  # percentile of measured / guessed that kernels of a family nobody has measured are taken to reach
 NEIGHBOURS = 4  # of its family, nearest by guess and by bound beside it, that tell what a kernel may reach
@@ -112,7 +113,7 @@ class Profiling:
     rounds: int = 0
     settling: float = 0.0  # seconds that the best plan took to find
     first_bound: float = 0.0
-    window_gap: float = 0.0
+    window_gap: float | None = None  # once windows, or the relaxation, were asked at the end of a search
     proved: float = 0.0  # no selection costs less at the costs known now, as windows found
     is_measured: bool = False  # all that is selected, once
     is_complete: bool = False  # and timed again
@@ -153,12 +154,12 @@ class Profiling:
         rows = zip(self.base.choices, costs.tolist(), strict=True)
         return replace(self.base, choices=tuple(replace(c, cost=cost) for c, cost in rows))
 
-    def seconds(self) -> float:
-        """What the selection costs by now; what has not been measured as much as is guessed."""
+    def seconds(self, selected: Sequence[int] | None = None) -> float:
+        """What a selection costs by now, the best by default; what has not been measured as much as is guessed."""
         costs = self.costs()
         if self.guesses is not None:
             costs = np.where(np.isnan(self.measured()), np.maximum(costs, self.guesses), costs)
-        return float(costs[self.selected].sum())
+        return float(costs[[*(self.selected if selected is None else selected)]].sum())
 
 
 def begin(
@@ -282,7 +283,7 @@ def certificate(state: Profiling) -> Certificate:
         lower_bound_seconds=lower,
         predicted_seconds=plan,
         gap=_gap(plan, lower),
-        window_gap=state.window_gap,
+        window_gap=state.window_gap if state.is_measured else None,
         roofline_gap=_gap(plan, relax(state.problem(state.bounds)).objective),
         noise=state.noise,
         violations=state.violations,
@@ -367,10 +368,12 @@ def _few(state: Profiling, found: Relaxation) -> list[int]:
 
 def _windows(state: Profiling, problem: Problem, measure: Measure) -> bool:
     """Measure what a solution to the optimum selects; whether that may change anything."""
-    part = improve(problem, state.selected, memory=state.memory, enough=state.enough)
+    part = improve(
+        problem, state.selected, sizes=PATIENT, memory=state.memory, enough=state.enough
+    )
     now, left, total = state.seconds(), *(_gap(state.seconds(), x) for x in (part.cost, part.bound))
     state.window_gap, state.proved = min(max(part.gap, left), total), part.bound
-    is_near = part.cost > part.bound * (1 + state.enough) and left <= state.enough / 2
+    is_near = part.cost > part.bound * (1 + state.enough) and left <= state.enough
     if left <= 1e-9 or total <= state.enough or is_near:
         return False
     is_new = _time(state, part.selected, measure)

@@ -79,11 +79,11 @@ def whole_text(
 ) -> str:
     """How long whole models took, and which is kept. plans: names of those that measurements chose."""
     best = f"best {len(plans)} plans" if len(plans) > 1 else "best plan"
-    rows = ", ".join(f"{times[name].seconds * 1e3:.3g}" for name in plans)
+    rows = ", ".join(said(times[name].seconds) for name in plans)
     others = "".join(f", {n} {said(w.seconds)}" for n, w in times.items() if n not in plans)
     expected = "" if predicted is None else f"predicted {said(predicted)}, "
     found = f"({expected}measured {said(times[kept].seconds)})"
-    return f"{best} run end to end: {rows} ms{others} → {kept} {found}"
+    return f"{best} run end to end: {rows}{others} → {kept} {found}"
 
 
 def proved_text(state: Profiling) -> str:
