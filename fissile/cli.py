@@ -82,8 +82,8 @@ def _run(given: list[str]) -> int:
     except FissileError as error:
         return _fail(error, given)
     except OSError as error:
-        name = error.filename or ""
-        return _fail(FileAccess("F502", f"{name}: {error.strerror or error}"), given)
+        name = f"{error.filename}: " if error.filename else ""
+        return _fail(FileAccess("F502", f"{name}{error.strerror or error}"), given)
     except MemoryError as error:
         return _fail(FissileError("F211", "not enough memory", reason=str(error)), given)
     return answer if isinstance(answer, int) else 0

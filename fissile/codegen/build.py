@@ -8,6 +8,7 @@ functions; workers are plain subprocesses, so the user's own script is never run
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import queue
@@ -49,8 +50,14 @@ class Compiling:
         self.todo.put(len(self.texts) - 1)
         while len(self.threads) < worker_count(self.texts, self.allowed):
             thread = threading.Thread(target=_drive, args=(self,), daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the system grants no more of them
+                self.allowed = len(self.threads)
+                if not self.threads:
+                    raise OSError(errno.EAGAIN, "no thread can be started") from error
+                return
             self.threads.append(thread)
-            thread.start()
 
     def objects(self) -> list[bytes]:
         """The objects of all texts, in their order. CompileError F430 when LLVM refuses or crashes.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 from typing import Any
 
 import pytest
@@ -104,3 +105,22 @@ def test_a_machine_that_runs_no_worker_is_no_fault_of_a_kernel(
             compile_modules(texts, TARGET, jobs=2)
     else:  # the other one does it all
         assert len(compile_modules(texts, TARGET, jobs=2)) == 3
+
+
+@pytest.mark.parametrize("granted", [0, 1])
+def test_fewer_threads_than_wished_for(monkeypatch: pytest.MonkeyPatch, granted: int) -> None:
+    texts = [module(f"k{i}", i) + "; " + "x" * build.SMALL for i in range(3)]
+    start, begun = threading.Thread.start, list[threading.Thread]()
+
+    def limited(thread: threading.Thread) -> None:
+        if len(begun) == granted:
+            raise RuntimeError("can't start new thread")
+        begun.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    if granted:
+        assert len(compile_modules(texts, TARGET, jobs=2)) == 3
+    else:
+        with pytest.raises(OSError, match="no thread"):
+            compile_modules(texts, TARGET, jobs=2)
