@@ -1,7 +1,8 @@
 """Plan files: the choice of kernels without any timing, so that a build can be repeated to the byte (PRODUCT 5.4).
 
 In: a plan, or the text of a file and the graph it was made for. Out: the text, or the plan. Nodes are numbered in the
-order of the packed graph, whose hash is in the file. Invariant: a plan read from a file has passed `verify`.
+order of the packed graph, whose hash is in the file, as is that of the steps. Invariant: a plan read from a file has
+passed `verify` and `check_plan`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from fissile.errors import OptionError
 from fissile.ir.graph import Graph, Node
 from fissile.orchestrate.formats import own_outputs, pack_operands
 from fissile.orchestrate.plan import Anchor, Kernel, Plan, Step, verify
+from fissile.orchestrate.plan_check import check_plan
 
-FORMAT = 1
+FORMAT = 2
 
 
 def plan_text(plan: Plan) -> str:
@@ -26,9 +28,9 @@ def plan_text(plan: Plan) -> str:
         steps = [[_kernel_row(k, numbers) for k in step.kernels] for step in plan.steps]
     except KeyError as error:
         raise ValueError(f"{error.args[0]} is no node of the plan's graph") from error
-    rows = ",\n".join(json.dumps(step, separators=(",", ":")) for step in steps)
+    rows = ",\n".join(map(_row_text, steps))
     head = f'"fissile_plan":{FORMAT},\n"graph":"{graph_hash(plan.graph)}"'
-    return f'{{{head},\n"steps":[\n{rows}\n]}}\n'
+    return f'{{{head},\n"sha256":"{steps_hash(steps)}",\n"steps":[\n{rows}\n]}}\n'
 
 
 def read_plan(text: str, graph: Graph) -> Plan:
@@ -37,20 +39,32 @@ def read_plan(text: str, graph: Graph) -> Plan:
     try:
         document = json.loads(text)
         found, steps = document["fissile_plan"], document["steps"]
-        same = document["graph"] == graph_hash(packed)
-    except (ValueError, KeyError, TypeError) as error:
+        graph_given, steps_given = document["graph"], document.get("sha256")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _refused("it is no plan file") from error
     if found != FORMAT:
         raise _refused(f"it has format {found}; this version reads {FORMAT}")
-    if not same:
+    if graph_given != graph_hash(packed):
         raise _refused("it was made for another model, other options or shapes, or another version")
+    if not isinstance(steps, list) or steps_given != steps_hash(steps):
+        raise _refused("it is damaged: its steps are not those that were written")
     nodes = packed.nodes()
     try:
         plan = Plan(packed, tuple(Step(tuple(_kernel(k, nodes) for k in step)) for step in steps))
         verify(plan)
+        check_plan(plan)
     except (ValueError, LookupError, TypeError, AssertionError) as error:
         raise _refused(f"it is damaged: {error}") from error
     return plan
+
+
+def steps_hash(steps: Sequence[Any]) -> str:
+    """A hash of the steps of a plan file."""
+    return hashlib.sha256("\n".join(map(_row_text, steps)).encode()).hexdigest()
+
+
+def _row_text(step: Any) -> str:
+    return json.dumps(step, separators=(",", ":"))
 
 
 def graph_hash(graph: Graph) -> str:
@@ -83,7 +97,10 @@ def _kernel_row(kernel: Kernel, numbers: dict[Node, int]) -> list[Any]:
 
 def _kernel(row: Sequence[Any], nodes: Sequence[Node]) -> Kernel:
     anchor, *sets, piece = row
-    members, inputs, outputs = (tuple(nodes[k] for k in numbers) for numbers in sets)
+    numbers = [piece, *(k for listed in sets for k in listed)]
+    if not all(type(k) is int and 0 <= k < len(nodes) for k in numbers):
+        raise ValueError("a number that is none of a primitive")
+    members, inputs, outputs = (tuple(nodes[k] for k in listed) for listed in sets)
     return Kernel(Anchor(anchor), members, inputs, outputs, piece)
 
 
