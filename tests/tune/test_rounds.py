@@ -5,16 +5,20 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fissile.orchestrate.orchestrate import plan_of, problem_of
 from fissile.orchestrate.plan import Kernel, verify
-from fissile.orchestrate.program import solve
+from fissile.orchestrate.program import Problem, solve
 from fissile.tune.rounds import (
     Prior,
+    Profiling,
     Round,
     admissible_gap,
     begin,
@@ -162,3 +166,23 @@ def test_guesses_that_are_right_within_a_family_save_measurements(case: Case, en
     (few, predicted), (many, least) = run(prior), run(None)
     assert least * (1 - 1e-9) <= predicted <= least * (1 + enough + 1e-9)
     assert few <= many + len(wrong)
+
+
+def test_a_kernel_is_judged_by_those_most_like_it() -> None:
+    """One family, small kernels far below their guesses and large ones not: what is large does not seem to win."""
+    sizes = np.array([1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 100.0, 110.0, 120.0, 130.0, 140.0, 150.0])
+    guesses = sizes * 1e-6
+    nothing: Any = SimpleNamespace(all=())
+    state = Profiling(
+        nothing, np.arange(12), guesses / 10, Problem((), (), ()), [], [],
+        lambda kernel, seconds: lambda other: 0.0,
+        guesses=guesses, families=np.zeros(12, np.int64), first_bounds=guesses / 10,
+        members=(np.arange(12),),
+    )  # fmt: skip
+    assert state.costs() == pytest.approx(guesses / 10)
+    for k in (0, 1, 2, 3, 6, 7, 8, 9):
+        state.known[k] = guesses[k] * (0.2 if k < 6 else 0.9)
+    expected = state.costs() / guesses
+    assert expected[[4, 5]] == pytest.approx(0.2 * (1 - 0.15 / 8))
+    assert expected[[10, 11]] == pytest.approx(0.9 * (1 - 0.15 / 8))
+    assert state.costs(admissible=True)[[4, 5, 10, 11]] == pytest.approx(guesses[[4, 5, 10, 11]] / 10)
