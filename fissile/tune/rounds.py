@@ -377,7 +377,8 @@ def _windows(state: Profiling, problem: Problem, measure: Measure) -> bool:
     if left <= 1e-9 or total <= state.enough or is_near:
         return False
     is_new = _time(state, part.selected, measure)
-    if float(state.costs()[[*part.selected]].sum()) < now:
+    seconds = float(state.measured()[[*part.selected]].sum())
+    if seconds < now:  # not if one of them cannot run
         state.selected = [*part.selected]
     if not is_new:
         state.window_gap, state.proved = _gap(state.seconds(), part.bound), part.bound
