@@ -34,9 +34,10 @@ def softmax(scribe: Scribe, node: Node) -> Held | None:
 def layer_normalization(scribe: Scribe, node: Node) -> Held | None:
     """d / sqrt(mean(d * d) + epsilon), d = x - mean(x), along the last axis."""
     top, root = node.inputs[0], _per_row(node.inputs[1], node)
-    shifted, extent = bare(top), node.shape[-1]
+    shifted = bare(top)
     if scribe.opset < _LAYER or root is None or root.name != "sqrt" or shifted.name != "sub":
         return None
+    extent = node.shape[-1]  # there is one, since something is broadcast along it
     x, center = shifted.inputs[0], _per_row(shifted.inputs[1], shifted)
     sum_ = bare(root.inputs[0])
     if center is None or sum_.name != "add" or not isinstance(extent, int) or extent == 0:

@@ -83,7 +83,7 @@ def _biased(scribe: Scribe, node: Node) -> Held | None:
     """linear(x, w) + b per channel as one operator; the same where another tensor is added in between."""
     inner, shift = _own(scribe, node.inputs[0]), node.inputs[1]
     bias = small_constant(shift)
-    if inner is None or bias is None or any(d != 1 for d in bias.shape[:-1]):
+    if inner is None or bias is None or not node.shape or any(d != 1 for d in bias.shape[:-1]):
         return None
     channels = node.shape[-1]
     if not isinstance(channels, int) or bias.size not in (1, channels):

@@ -284,6 +284,29 @@ def test_networks_out_of_primitives(before: onnx.ModelProto) -> None:
     agree(before, after, feeds_for(before, 2))
 
 
+@pytest.mark.parametrize("extent", [1, 3, "n"])
+@pytest.mark.parametrize("last", ["Div", "Sub", "Add", "Mul", "Max", "Exp"])
+def test_scalars_have_no_last_axis(extent: int | str, last: str) -> None:
+    """A product, a sum and a root of rank 0, in all the places where the patterns look at the last axis."""
+    node = helper.make_node
+    nodes = [
+        node("MatMul", ["x", "w"], ["p"]), node("ReduceSum", ["p"], ["s"], keepdims=0),
+        node("Mul", ["s", "s"], ["q"]), node("Add", ["q", "one"], ["e"]), node("Sqrt", ["e"], ["r"]),
+        node("Sub", ["s", "r"], ["d"]), node("Exp", ["d"], ["t"]), node("Div", ["t", "r"], ["u"]),
+        node("Reshape", ["u", "none"], ["v"]), node(last, ["v", "one"][: 1 + (last != "Exp")], ["y"]),
+        node("Transpose", ["v"], ["z"]), node("Expand", ["v", "wide"], ["k"]),
+    ]  # fmt: skip
+    constants = [
+        numpy_helper.from_array(np.array(1.5, np.float32), "one"), weight("w", 3, 1),
+        numpy_helper.from_array(np.zeros(0, np.int64), "none"),
+        numpy_helper.from_array(np.array([2, 1]), "wide"),
+    ]  # fmt: skip
+    before = model_of(nodes, constants, {"x": [extent, 3]}, ["y", "z", "k"])
+    after = anew(before)
+    for n in (1, 4):
+        agree(before, after, feeds_for(before, n))
+
+
 @pytest.mark.parametrize("opset", [13, 17, 18])
 @pytest.mark.parametrize("rows", [1, 5, "n"])
 def test_softmax_and_normalization_are_recognised(opset: int, rows: int | str) -> None:
