@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fissile.errors import CompileError
+from fissile.runtime.alone import Alone, alone_of, placed, touch_far
 from fissile.runtime.bind import Binding, bind_extents
 from fissile.runtime.executable import Executable, load
 from fissile.runtime.frame import Frame
@@ -53,6 +54,8 @@ Run = Callable[[], None]
 @dataclass(frozen=True)
 class Request:
     """Time each artifact `samples` times; a sample repeats its run until `seconds` have passed.
+
+    Of artifacts of one kernel (`Alone`) a sample is one run, and its seconds those of the launches that count.
 
     shapes: dimension values by name. cold: caches are flushed before every run (one run a sample).
     stamped: every sample is one run with time stamps (`measure_whole`).
@@ -150,15 +153,21 @@ def _measured(request: Request) -> list[Stamped]:
     runs = [_prepare(*found, request) for found in in_background(lambda: _loaded(request))]
     flush = np.zeros(FLUSH_BYTES if request.cold else 0, np.uint8)
     once = request.cold or request.stamped
+    others = np.ones(max((run.alone.far for run in runs if run.alone), default=0), np.uint8)
     repeats = [_repeats(run, request.seconds) for run in runs]
     order = [i for i in range(len(runs)) for _ in range(request.samples)]
     random.Random(request.seed).shuffle(order)
     rows: list[list[tuple[float, float, float]]] = [[] for _ in runs]
     for index in order:
         flush += 1
-        row = runs[index].stamps[len(rows[index])] if request.stamped else None
-        run = partial(runs[index], 0 if row is None else address_of(row))
-        rows[index].append(_sample(run, 1 if once else repeats[index]))
+        run, number = runs[index], len(rows[index])
+        if run.alone:
+            touch_far(run.constants, others, run.alone.far)
+            rows[index].append(_sample_alone(run, run.alone, run.stamps[number]))
+            continue
+        row = run.stamps[number] if request.stamped else None
+        call = partial(run, 0 if row is None else address_of(row))
+        rows[index].append(_sample(call, 1 if once else repeats[index]))
     samples = [_samples(np.array(row).reshape(-1, 3).T, request) for row in rows]
     return [Stamped(s, run.seconds()) for s, run in zip(samples, runs)]
 
@@ -190,11 +199,17 @@ _COLUMNS = ("seconds", "cpu", "switches")
 
 @dataclass
 class _Run:
-    """A call without Python in the way; `stamps` [sample, 2 * launch] are taken where a row's address is given."""
+    """A call without Python in the way; `stamps` [sample, 2 * launch] are taken where a row's address is given.
+
+    alone: of an artifact of one kernel; constants: what its inputs are that stand for constants.
+    """
 
     call: Callable[[int], None]
     program: Program
     stamps: npt.NDArray[np.int64]
+    ticks: float
+    alone: Alone | None = None
+    constants: Sequence[np.ndarray] = ()
 
     def __call__(self, stamps: int = 0) -> None:
         self.call(stamps)
@@ -203,7 +218,7 @@ class _Run:
         """Seconds [sample, launch] by the stamps; without columns where none were taken."""
         if not self.stamps.any():
             return np.zeros((len(self.stamps), 0))
-        return launch_seconds(self.stamps, measure_ticks(self.program.image))
+        return launch_seconds(self.stamps, self.ticks)
 
 
 def _loaded(request: Request) -> list[tuple[Executable, Binding, list[np.ndarray]]]:
@@ -224,11 +239,17 @@ def _prepare(
     """A run whose frame and addresses are made once; the gang's threads are those of the main thread's priority."""
     program: Program = executable.program
     stamps = np.zeros((request.samples, 2 * len(program.plan.launches)), np.int64)
+    ticks = measure_ticks(program.image)
     if program.plan.calls:
         feeds = {info.name: array for info, array in zip(executable.inputs, arrays)}
-        return _Run(lambda _: _ran(executable, feeds), program, stamps)
-    results = [aligned_empty(s, i.dtype) for i, s in zip(executable.outputs, binding.outputs)]
-    addresses = [address_of(array) for array in arrays] + [address for _, address in results]
+        return _Run(lambda _: _ran(executable, feeds), program, stamps, ticks)
+    outputs = [*zip(binding.outputs, executable.outputs, strict=True)]
+    alone = alone_of(executable.manifest)
+    if alone:
+        arrays, results = placed(arrays, outputs, alone.constants)
+    else:
+        results = [aligned_empty(shape, info.dtype)[0] for shape, info in outputs]
+    addresses = [address_of(array) for array in (*arrays, *results)]
     frame = Frame(program, request.threads)
     block = 0
     if request.threads > 1:
@@ -240,15 +261,19 @@ def _prepare(
     def run(row: int, keep: Any = (arrays, results)) -> None:
         frame.run(binding, addresses, block, row)
 
-    return _Run(run, program, stamps)
+    constants = arrays[: alone.constants] if alone else ()
+    return _Run(run, program, stamps, ticks, alone, constants)
 
 
 def _ran(executable: Executable, feeds: dict[str, np.ndarray]) -> None:
     executable.run(feeds)
 
 
-def _repeats(run: Run, seconds: float) -> int:
-    """Runs in a sample, found while warming up."""
+def _repeats(run: _Run, seconds: float) -> int:
+    """Runs in a sample, found while warming up. A kernel alone does that in every run by itself."""
+    if run.alone:
+        run()
+        return 1
     count, spent = 0, 0.0
     while spent < max(WARM_UP_SECONDS, seconds) and count < 100_000:
         start = time.perf_counter()
@@ -266,6 +291,13 @@ def _sample(run: Run, repeats: int) -> tuple[float, float, float]:
     seconds, spent = time.perf_counter() - start, time.thread_time() - cpu
     switches = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw - switches
     return seconds / repeats, spent / repeats, float(switches)
+
+
+def _sample_alone(run: _Run, alone: Alone, row: npt.NDArray[np.int64]) -> tuple[float, float, float]:
+    """The launches that count; of processor time, as large a share as of the whole run."""
+    whole, cpu, switches = _sample(partial(run, address_of(row)), 1)
+    seconds = alone.seconds(row, run.ticks)
+    return seconds, cpu * seconds / whole, switches
 
 
 def _samples(columns: npt.NDArray[np.float64], request: Request) -> Samples:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 ALIGNMENT = 64
 PAGE = 4096
+HUGE_PAGE = 1 << 21
 LARGE = 1 << 20
 GROWTH = 1.5
 
@@ -84,8 +85,16 @@ class Arena:
 
 
 def _pages(size: int) -> Bytes:
-    """Fresh, touched pages."""
-    memory = np.frombuffer(map_pages(size), np.uint8)
+    """Fresh, touched pages; large ones lie in huge ones from the first byte to the last, where the system has them.
+
+    Of ordinary pages some share places in a core's cache: what would fit there otherwise does not.
+    """
+    if size < LARGE:
+        memory = np.frombuffer(map_pages(size), np.uint8)
+    else:
+        memory = np.frombuffer(map_pages(HUGE_PAGE * (1 + -(-size // HUGE_PAGE))), np.uint8)
+        start = -address_of(memory) % HUGE_PAGE
+        memory = memory[start : start + size]
     memory[::PAGE] = 0
     return memory
 

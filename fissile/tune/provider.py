@@ -2,7 +2,8 @@
 
 In: kernels, a target, the representative extents, the cache state. Out: for each a `Trial` (its text and what every
 launch passes, with a hash that equal kernels of any model share), and from trials the bytes of artifacts. Tensors are
-flat inputs and outputs of the artifact; what is far away when a launch finds it has several copies, used in turn.
+flat inputs and outputs of the artifact. Before every launch that counts, others that do not write what it will write
+and what it will read, as the kernels before it do in a network; constants come back from as far as there.
 Invariant: the machine code is what the whole model would get; only addresses and extents are the measurement's own.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from fissile import __version__
 from fissile.codegen.build import compiling
@@ -19,9 +21,10 @@ from fissile.codegen.llvm import emit_function, emit_module, module_text
 from fissile.codegen.main import Launch, Memory, bind_entry, stitch
 from fissile.codegen.support import ENTRIES, support_text
 from fissile.ir import loop as L
-from fissile.ir.dim import DimLike, evaluate, symbols
+from fissile.ir.dim import DimLike, evaluate, symbol, symbols
 from fissile.ir.graph import Graph, Node, make
-from fissile.ir.primitive import INPUT
+from fissile.ir.primitive import INPUT, PRIMITIVES
+from fissile.orchestrate.greedy import greedy_plan
 from fissile.orchestrate.liveness import stored_bytes
 from fissile.orchestrate.plan import Kernel, is_stored_leaf
 from fissile.pipeline import scratch_of, stored_array
@@ -32,11 +35,10 @@ from fissile.schedule.lower import lower_all
 from fissile.target import Target
 
 FREE = 8  # the number of a free extent that nobody says anything about
-NAME = "k0"
-MOST_LAUNCHES = 1024
-FEW_LAUNCHES = 64  # up to which a run is made as long as a sample, so that as much memory as possible is touched
-RUN_SECONDS = 5e-4  # of one run: Python's share of it is then small
-SAMPLE_SECONDS = 2e-3
+NAME, REWRITE = "k0", "k1"
+MOST_LAUNCHES = 16  # that count, of one run
+RUN_SECONDS = 2e-3  # that they take together, where so many are enough
+WORD = 4  # bytes of what is rewritten at a time
 
 
 @dataclass(frozen=True)
@@ -53,24 +55,20 @@ class State:
     @property
     def name(self) -> str:
         """What measurements are kept under."""
-        return f"constants {self.touched >> 10}k"
+        return f"constants {self.touched >> 10}k, others rewritten"
 
     @property
     def touched(self) -> int:
-        """The constants as a power of two, at most twice the share."""
-        return min(_power(self.constants), 2 * self.share)
+        """The constants as a power of two, at most what drives all else out of the share."""
+        return min(_power(self.constants), self.share + self.share // 4)
 
-    def between(self, node: Node, size: int, is_output: bool) -> int:
-        """Bytes of tensors like this one that are touched between two launches that touch it.
+    def between(self, node: Node) -> int:
+        """Bytes of constants that are touched between two launches that touch this one; nothing for all else."""
+        return self.touched if _is_constant(node) else 0
 
-        What is read has been written just before, and what is written takes the place of something read lately: of two
-        such places, as it were. That is far away only if it is large itself.
-        """
-        if is_stored_leaf(node) and node.name != "input":
-            return self.touched
-        if 2 * size > self.share:
-            return 2 * self.share
-        return size if is_output else 0
+
+def _is_constant(node: Node) -> bool:
+    return is_stored_leaf(node) and node.name != "input"
 
 
 def _power(size: int) -> int:
@@ -79,7 +77,7 @@ def _power(size: int) -> int:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor that a launch gets: its bytes, and those of others that are touched before it is touched again."""
+    """A tensor that a launch gets: its bytes, and those of constants that are touched before it is touched again."""
 
     node: Node
     bytes: int
@@ -142,35 +140,35 @@ def artifacts_of(
 
     CompileError F430 when LLVM refuses one of them.
     """
-    stitched = [_stitched(trial, most) for trial in found]
-    binds = [emit_module([bind], target) + bind_entry() for _, _, bind in stitched]
-    texts = dict.fromkeys((*(trial.text for trial in found), *binds))
+    stitched = [_stitched(trial, target, threads, most) for trial in found]
+    binds = [emit_module([made.bind], target) + bind_entry() for made in stitched]
+    texts = dict.fromkeys((*(trial.text for trial in found), *binds, _rewriting(target).text))
     with compiling(target, workers) as compiler:
         compiler.add(support_text(target.arch))
         for text in texts:
             compiler.add(text)
         support, *objects = compiler.objects()
     made = dict(zip(texts, objects, strict=True))
+    rewrite = made[_rewriting(target).text]
     result = []
-    for trial, bind, (plan, weights, _) in zip(found, binds, stitched, strict=True):
-        image = link([made[trial.text], made[bind], support], [*ENTRIES, "fissile_bind", NAME])
+    for trial, bind, row in zip(found, binds, stitched, strict=True):
+        symbols = [*ENTRIES, "fissile_bind", NAME, REWRITE]
+        image = link([made[trial.text], made[bind], rewrite, support], symbols)
         code = TargetCode(
-            target.name, target.features, image.code, {**plan, "entries": image.symbols}
+            target.name, target.features, image.code, {**row.plan, "entries": image.symbols}
         )
-        result.append(artifact_bytes(Contents(_manifest(threads), (code,), weights)))
+        result.append(artifact_bytes(Contents(_manifest(threads, row.alone), (code,), row.weights)))
     return result
 
 
 def launches_of(trial: Trial) -> int:
-    """How many launches of the kernel one run of its artifact makes."""
-    seconds = max(trial.seconds, 1e-9)
-    few = min(FEW_LAUNCHES, round(SAMPLE_SECONDS / seconds))
-    return max(1, few, min(MOST_LAUNCHES, round(RUN_SECONDS / seconds)))
+    """How many launches of the kernel one run of its artifact makes, all of which count."""
+    return max(1, min(MOST_LAUNCHES, round(RUN_SECONDS / max(trial.seconds, 1e-9))))
 
 
-def _manifest(threads: int) -> dict[str, object]:
+def _manifest(threads: int, alone: Mapping[str, object]) -> dict[str, object]:
     model = {"name": "", "sha256": ""}
-    return {"fissile": __version__, "model": model, "foreign": [], "threads": threads}
+    return {"fissile": __version__, "model": model, "foreign": [], "threads": threads, "alone": alone}
 
 
 def _trial(
@@ -188,7 +186,7 @@ def _trial(
         if isinstance(argument, Node):
             size = number(stored_bytes(argument), extents)
             written = argument in kernel.outputs
-            row_of = Tensor(argument, size, state.between(argument, size, written), written)
+            row_of = Tensor(argument, size, state.between(argument), written)
             tensors.setdefault(argument, row_of)
             arguments.append(([*tensors].index(argument),))
         else:
@@ -207,10 +205,17 @@ def number(value: DimLike, extents: Mapping[str, int]) -> int:
     return evaluate(value, {s.name: extents.get(s.name, FREE) for s in symbols(value)})
 
 
-def _stitched(
-    trial: Trial, most: int
-) -> tuple[dict[str, object], tuple[Weight, ...], L.Function]:
-    """Plan, weights and bind function of the artifact of a trial."""
+@dataclass(frozen=True)
+class _Stitched:
+    """Plan, weights and bind function of the artifact of a trial, and how its runs are timed (see `Alone`)."""
+
+    plan: dict[str, object]
+    weights: tuple[Weight, ...]
+    bind: L.Function
+    alone: dict[str, object]
+
+
+def _stitched(trial: Trial, target: Target, threads: int, most: int) -> _Stitched:
     count = launches_of(trial)
     weights: dict[Node, Weight] = {}
     copies: list[list[Node]] = []
@@ -220,32 +225,93 @@ def _stitched(
             copies.append([tensor.node])
             continue
         wanted = 1 + min(tensor.between, most) // max(tensor.bytes, 1)
-        extent = tensor.bytes // tensor.node.dtype.bytes
-        of = tensor.node.dtype.name
+        of, extent = tensor.node.dtype, tensor.bytes // tensor.node.dtype.bytes
         names = [f"t{k}.{c}" for c in range(min(wanted, count))]
-        copies.append([make(INPUT, name=name, dtype=of, shape=(extent,)) for name in names])
-    launches = []
-    for step in range(count):
-        arguments = [
-            copies[a[0]][step % len(copies[a[0]])] if isinstance(a, tuple) else a
-            for a in trial.arguments
-        ]
-        launches.append(Launch(NAME, tuple(arguments), trial.tasks, step, ()))
-    inputs = [n for t, c in zip(trial.tensors, copies) if not t.is_output for n in c]
-    outputs = [n for t, c in zip(trial.tensors, copies) if t.is_output for n in c]
-    graph = Graph(
-        tuple(n for n in inputs if n not in weights), tuple((n.attr("name"), n) for n in outputs)
-    )
+        copies.append([make(INPUT, name=name, dtype=of.name, shape=(extent,)) for name in names])
+    lead = make(INPUT, name="lead", dtype="float32", shape=(2 * threads * target.l2 // WORD,))
+    launches, timed = _launches(trial, target, copies, lead)
+    constants: list[Node] = []
+    read, written = [lead], list[Node]()
+    for tensor, nodes in zip(trial.tensors, copies, strict=True):
+        group = written if tensor.is_output else constants if _is_constant(tensor.node) else read
+        group += [n for n in nodes if n not in weights]
+    graph = Graph((*constants, *read), tuple((n.attr("name"), n) for n in written))
     offsets = layout([*weights.values()]).offsets
     placed = {node: offsets[weight.name] for node, weight in weights.items()}
-    plan, bind = stitch(graph, launches, Memory(placed, {}, (), (trial.scratch,)))
-    return plan, tuple(weights.values()), bind
+    scratch = (trial.scratch, _rewriting(target).scratch)
+    plan, bind = stitch(graph, launches, Memory(placed, {}, (), scratch))
+    far = max((tensor.between for tensor in trial.tensors), default=0)
+    alone = {"timed": timed, "constants": len(constants), "far": far}
+    return _Stitched(plan, tuple(weights.values()), bind, alone)
+
+
+def _launches(
+    trial: Trial, target: Target, copies: Sequence[Sequence[Node]], lead: Node
+) -> tuple[list[Launch], list[int]]:
+    """All launches, and the numbers of those of the kernel. The last, without tasks, says when that has ended.
+
+    What the kernel will write has been written before `lead` is, which is larger than what the cores have for
+    themselves: that drives its code from there, too, and wakes all threads. What it reads is written last.
+    """
+    rewriting = _rewriting(target)
+    found: list[Launch] = []
+    timed = []
+    for step in range(launches_of(trial)):
+        nodes = [of[step % len(of)] for of in copies]
+        rewritten = [(n, t) for n, t in zip(nodes, trial.tensors, strict=True) if _is_rewritten(t)]
+        before = [n for n, t in rewritten if t.is_output]
+        after = [n for n, t in rewritten if not t.is_output]
+        for node in (*before, lead, *after):
+            found.append(rewriting.launch(node, len(found)))
+        given = tuple(nodes[a[0]] if isinstance(a, tuple) else a for a in trial.arguments)
+        timed.append(len(found))
+        found.append(Launch(NAME, given, trial.tasks, len(found), ()))
+    found.append(replace(rewriting.launch(lead, len(found)), tasks=0))
+    return found, timed
+
+
+@dataclass(frozen=True)
+class _Rewriting:
+    """The kernel that turns the signs of a tensor's numbers: as good as new, and each of them written again."""
+
+    text: str
+    row: Lowered
+
+    @property
+    def scratch(self) -> int:
+        """Bytes of scratch for a thread."""
+        return number(scratch_of(self.row), {})
+
+    def launch(self, node: Node, step: int) -> Launch:
+        """A launch over a tensor."""
+        size = number(stored_bytes(node), {})
+        extents = {s.name: size // WORD for a in self._extents for s in symbols(a)}
+        given = tuple(node if isinstance(a, Node) else number(a, extents) for a in self.row.arguments)
+        return Launch(REWRITE, given, number(self.row.tasks, extents), step, ())
+
+    @property
+    def _extents(self) -> list[DimLike]:
+        return [self.row.tasks, *(a for a in self.row.arguments if not isinstance(a, Node))]
+
+
+@cache
+def _rewriting(target: Target) -> _Rewriting:
+    x = make(INPUT, name="x", dtype="float32", shape=(symbol("n"),))
+    graph = Graph((x,), (("y", make(PRIMITIVES["neg"], x)),))
+    (row,) = lower_all(greedy_plan(graph).kernels(), target)
+    named = replace(row.function, name=REWRITE)
+    return _Rewriting(module_text([emit_function(named, target)], target), row)
+
+
+def _is_rewritten(tensor: Tensor) -> bool:
+    """Whether a launch finds it as another has just written it. Integers stay as they are: they may be indices."""
+    is_number = tensor.node.dtype.is_float and tensor.bytes >= WORD
+    return is_number and not _is_constant(tensor.node)
 
 
 def _must_be_right(tensor: Tensor) -> bool:
     """Whether the values decide what is read: the integers among the constants do."""
-    constant = is_stored_leaf(tensor.node) and tensor.node.name != "input"
-    return constant and not tensor.node.dtype.is_float
+    return _is_constant(tensor.node) and not tensor.node.dtype.is_float
 
 
 def _weight(name: str, node: Node) -> Weight:

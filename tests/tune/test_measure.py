@@ -62,7 +62,7 @@ def test_what_is_known_is_not_measured_again(tmp_path: Path) -> None:
         more = seconds_of(KERNELS[:1], SETTING, store, tally, times=4, timed=clock)
     assert clock.calls == [3, 1]
     assert (tally.measured, tally.remembered) == (4, 4)
-    assert first == again[2::-1] == [pytest.approx(0.05)] * 3  # twenty launches a run
+    assert first == again[2::-1] == [pytest.approx(0.0625)] * 3  # sixteen launches a run
     assert again[3] == first[0]
     assert more == first[:1]
 
@@ -159,7 +159,7 @@ def test_nothing_is_measured_after_the_deadline(tmp_path: Path) -> None:
     late = replace(SETTING, deadline=0.0)
     with Store([tmp_path / "s.db"]) as store:
         seconds_of(KERNELS[:1], SETTING, store, Tally(), timed=Clock())
-        assert seconds_of(KERNELS[:1], late, store, Tally()) == [pytest.approx(0.05)]
+        assert seconds_of(KERNELS[:1], late, store, Tally()) == [pytest.approx(0.0625)]
         with pytest.raises(OutOfTime):
             seconds_of(KERNELS, late, store, Tally())
 
