@@ -1,14 +1,14 @@
 """Resize and Upsample: nearest, linear and cubic interpolation, axis by axis.
 
 In: a tensor, scales or sizes. Out: repetition (reshape and broadcast) for whole upscaling, gathers
-with weights otherwise, and a matrix product where every tap has its own weight. Invariant: the
+with weights otherwise, and a matrix product for antialiasing, whose windows may be wide. Invariant: the
 coordinates are those of ONNX's formulas, in float32 where extents are symbolic.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -164,6 +164,8 @@ def _resized(call: Call, x: Node, plan: Sequence[Axis], mode: str, nearest: str)
         source = x
         if kind == "nearest":
             x = _nearest(x, axis, mode, nearest)
+        elif axis.is_known and kind == "cubic" and not call.attr("antialias", 0):
+            x = _four_taps(call, x, axis, mode)
         elif axis.is_known:
             x = _by_matrix(call, x, axis, mode, kind)
         elif call.attr("antialias", 0) or kind == "cubic":
@@ -347,27 +349,51 @@ def _two_taps(x: Node, place: int, weights: np.ndarray) -> Node:
     return add(part(first, left), part(second, right))
 
 
+def _four_taps(call: Call, x: Node, axis: Axis, mode: str) -> Node:
+    """Cubic interpolation as four gathers and a weighted sum, so that what is in no window is never touched."""
+    rows = list(_windows(call, axis, mode, "cubic"))
+    places = np.array([taps for taps, _ in rows], np.int64).reshape(-1, 4)
+    weights = np.array([shares for _, shares in rows]).reshape(-1, 4)
+    shape = tuple(len(rows) if a == axis.place else 1 for a in range(x.type.rank))
+    parts = [
+        mul(
+            gather(x, integers(places[:, k]), axis.place),
+            constant_of(weights[:, k].astype(x.dtype.numpy).reshape(shape)),
+        )
+        for k in range(4)
+    ]
+    return add(add(parts[0], parts[1]), add(parts[2], parts[3]))
+
+
 def _weights(call: Call, axis: Axis, mode: str, kind: str) -> np.ndarray:
-    n, m = number(axis.before), number(axis.after)
-    scale = _scale_of(axis)
+    """Of every output [after] the shares of all inputs [before]."""
+    matrix = np.zeros((number(axis.after), number(axis.before)))
+    for row, (taps, shares) in zip(matrix, _windows(call, axis, mode, kind), strict=True):
+        np.add.at(row, taps, shares)
+    return matrix
+
+
+def _windows(
+    call: Call, axis: Axis, mode: str, kind: str
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Which inputs each output reads, at the ends one of them several times, and their shares."""
+    n, scale = number(axis.before), _scale_of(axis)
     stretch = max(1.0, 1 / scale) if call.attr("antialias", 0) else 1.0
     cubic = kind == "cubic"
     a, reach = call.attr("cubic_coeff_a", -0.75), (2 if cubic else 1) * stretch
-    matrix = np.zeros((m, n))
-    for i, place in enumerate(_coordinates(axis, mode)):
+    for place in _coordinates(axis, mode):
         base = math.floor(place)
         low, high = math.ceil(place - reach), math.floor(place + reach)
         if stretch == 1:
             low, high = (base - 1, base + 2) if cubic else (base, base + 1)
         taps = np.arange(low, high + 1)
         offsets = np.abs(taps - place) / stretch
-        weights = _cubic(offsets, a) if cubic else np.maximum(1 - offsets, 0)
+        shares = _cubic(offsets, a) if cubic else np.maximum(1 - offsets, 0)
         if call.attr("exclude_outside", 0):
-            weights = np.where((taps >= 0) & (taps < n), weights, 0)
+            shares = np.where((taps >= 0) & (taps < n), shares, 0)
         if call.attr("exclude_outside", 0) or stretch != 1:
-            weights = weights / weights.sum()
-        np.add.at(matrix[i], np.clip(taps, 0, n - 1), weights)
-    return matrix
+            shares = shares / shares.sum()
+        yield np.clip(taps, 0, n - 1), shares
 
 
 def _cubic(t: np.ndarray, a: float) -> np.ndarray:
