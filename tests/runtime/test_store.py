@@ -284,4 +284,3 @@ def test_an_empty_layer_and_the_null_device_hold_nothing(tmp_path: Path) -> None
             assert store.name == "in memory"
             store.add(KEY, samples(1.0))
             assert len(store.records(KEY)) == 1
-    assert not Path("/dev/null-journal").exists()
