@@ -23,9 +23,9 @@ LINE_WORDS = 8  # of 64 bits, in a cache line
 
 @dataclass(frozen=True)
 class Alone:
-    """timed: numbers of the launches that count. constants: how many inputs, the first ones, stand for constants.
+    """timed: numbers of the launches that count. constants: how many inputs, the first ones, no kernel writes.
 
-    far: bytes of constants that a run of the model touches between two launches that touch the same one.
+    far: bytes that a run of the model touches between two launches that touch the same one of these.
     """
 
     timed: tuple[int, ...]

@@ -2,8 +2,8 @@
 
 In: kernels, a target, the representative extents, the cache state. Out: for each a `Trial` (its text and what every
 launch passes, with a hash that equal kernels of any model share), and from trials the bytes of artifacts. Tensors are
-flat inputs and outputs of the artifact. Before every launch that counts, others that do not write what it will write
-and what it will read, as the kernels before it do in a network; constants come back from as far as there.
+flat inputs and outputs of the artifact. Before every launch that counts come some that do not: they write what it will
+write and what it will read, as the kernels before it do in a network. Constants come back from as far as there.
 Invariant: the machine code is what the whole model would get; only addresses and extents are the measurement's own.
 """
 
@@ -63,12 +63,8 @@ class State:
         return min(_power(self.constants), self.share + self.share // 4)
 
     def between(self, node: Node) -> int:
-        """Bytes of constants that are touched between two launches that touch this one; nothing for all else."""
-        return self.touched if _is_constant(node) else 0
-
-
-def _is_constant(node: Node) -> bool:
-    return is_stored_leaf(node) and node.name != "input"
+        """Bytes touched between two launches that touch this one: a run's, unless a kernel writes it just before."""
+        return self.touched if is_stored_leaf(node) else 0
 
 
 def _power(size: int) -> int:
@@ -77,7 +73,7 @@ def _power(size: int) -> int:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor that a launch gets: its bytes, and those of constants that are touched before it is touched again."""
+    """A tensor that a launch gets: its bytes, and those that are touched before it is touched again."""
 
     node: Node
     bytes: int
@@ -192,7 +188,9 @@ def _trial(
         else:
             arguments.append(number(argument, extents))
     tasks, scratch = number(row.tasks, extents), number(scratch_of(row), extents)
-    facts = [(t.node.dtype.name, t.bytes, t.is_output) for t in tensors.values()]
+    facts = [
+        (t.node.dtype.name, t.bytes, t.is_output, _is_rewritten(t)) for t in tensors.values()
+    ]
     code = hashlib.blake2b(repr((text, facts, arguments, tasks)).encode(), digest_size=16)
     return Trial(
         kernel, code.hexdigest(), function, text, tuple(tensors.values()), tuple(arguments), tasks,
@@ -230,18 +228,18 @@ def _stitched(trial: Trial, target: Target, threads: int, most: int) -> _Stitche
         copies.append([make(INPUT, name=name, dtype=of.name, shape=(extent,)) for name in names])
     lead = make(INPUT, name="lead", dtype="float32", shape=(2 * threads * target.l2 // WORD,))
     launches, timed = _launches(trial, target, copies, lead)
-    constants: list[Node] = []
+    far: list[Node] = []
     read, written = [lead], list[Node]()
     for tensor, nodes in zip(trial.tensors, copies, strict=True):
-        group = written if tensor.is_output else constants if _is_constant(tensor.node) else read
+        group = written if tensor.is_output else far if is_stored_leaf(tensor.node) else read
         group += [n for n in nodes if n not in weights]
-    graph = Graph((*constants, *read), tuple((n.attr("name"), n) for n in written))
+    graph = Graph((*far, *read), tuple((n.attr("name"), n) for n in written))
     offsets = layout([*weights.values()]).offsets
     placed = {node: offsets[weight.name] for node, weight in weights.items()}
     scratch = (trial.scratch, _rewriting(target).scratch)
     plan, bind = stitch(graph, launches, Memory(placed, {}, (), scratch))
-    far = max((tensor.between for tensor in trial.tensors), default=0)
-    alone = {"timed": timed, "constants": len(constants), "far": far}
+    between = max((tensor.between for tensor in trial.tensors), default=0)
+    alone = {"timed": timed, "constants": len(far), "far": between}
     return _Stitched(plan, tuple(weights.values()), bind, alone)
 
 
@@ -306,12 +304,13 @@ def _rewriting(target: Target) -> _Rewriting:
 def _is_rewritten(tensor: Tensor) -> bool:
     """Whether a launch finds it as another has just written it. Integers stay as they are: they may be indices."""
     is_number = tensor.node.dtype.is_float and tensor.bytes >= WORD
-    return is_number and not _is_constant(tensor.node)
+    return is_number and not is_stored_leaf(tensor.node)
 
 
 def _must_be_right(tensor: Tensor) -> bool:
     """Whether the values decide what is read: the integers among the constants do."""
-    return _is_constant(tensor.node) and not tensor.node.dtype.is_float
+    constant = is_stored_leaf(tensor.node) and tensor.node.name != "input"
+    return constant and not tensor.node.dtype.is_float
 
 
 def _weight(name: str, node: Node) -> Weight:

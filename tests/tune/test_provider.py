@@ -83,7 +83,10 @@ def test_what_the_network_touches_between_has_copies() -> None:
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_what_a_launch_reads_and_writes_has_just_been_written(count: int) -> None:
-    (found,) = trials([product(7)], TARGET, {"n": 2}, COLD, [2e-3 / count])
+    inner = make(PRIMITIVES["matmul"], rows(6), constant(np.ones((6, 5), np.float32)))
+    outer = make(PRIMITIVES["matmul"], inner, constant(np.ones((5, 7), np.float32)))
+    kernels = greedy_plan(Graph((rows(6),), (("y", outer),))).kernels()
+    first, found = trials([kernels[0], kernels[-1]], TARGET, {"n": 2}, COLD, [2e-3 / count] * 2)
     artifact = read_artifact(artifacts_of([found], TARGET, 1, most=1 << 16)[0])
     alone = alone_of(artifact.manifest)
     plan = json.loads(bytes(artifact.member("plan.json")))
@@ -96,3 +99,7 @@ def test_what_a_launch_reads_and_writes_has_just_been_written(count: int) -> Non
     constants = [row["name"] for row in plan["inputs"][: alone.constants]]
     assert len(constants) == count
     assert alone.far == COLD.touched
+    given = read_artifact(artifacts_of([first], TARGET, 1, most=1 << 16)[0])  # nobody writes the model's input
+    rows_of = json.loads(bytes(given.member("plan.json")))["launches"]
+    assert [row["kernel"] for row in rows_of] == [*["k1", "k1", "k0"] * count, "k1"]
+    assert given.manifest["alone"]["constants"] == 2 * count
