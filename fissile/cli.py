@@ -41,10 +41,20 @@ from fissile.commands.writing import (
     forcing,
 )
 from fissile.console import plain, say, set_up, silent, versions, why_cores
-from fissile.errors import FileAccess, FissileError, Place, UnsupportedError, did_you_mean
+from fissile.errors import (
+    FileAccess,
+    FissileError,
+    OptionError,
+    Place,
+    TargetError,
+    UnsupportedError,
+    did_you_mean,
+)
 from fissile.options import ENVIRONMENT, Event, Options, environment
 from fissile.target import native
 
+# What was typed is wrong: a name that nothing has, a budget that cannot be read, options that exclude each other.
+_USAGE = frozenset({"F110", "F603", "F605", "F606", "F607", "F608", "F611", "F613", "F616"})
 EXAMPLES = """\b
 Examples:
   fissile compile model.onnx -o model.fsl --shape batch=1..16
@@ -96,7 +106,8 @@ def _fail(error: FissileError, given: Sequence[str]) -> int:
         say(str(error), style="red")
     if "--json" in given:
         print(json.dumps({"error": error.as_dict()}))
-    return 1
+    is_usage = isinstance(error, OptionError | TargetError) and error.code in _USAGE
+    return 2 if is_usage else 1
 
 
 @click.group(
@@ -282,7 +293,13 @@ def show_command(
     from fissile import compiler
 
     set_up(quiet=quiet, verbose=verbose)
+    if why is not None and (model is None or rules or stage is not None):
+        raise click.UsageError("--why RULE is about a model, and stands alone: fissile show MODEL --why RULE")
+    if rules and stage is not None:
+        raise click.UsageError("--rules lists the rules, --after shows a model: one of them")
     if model is not None and model.suffix == ".fsl":
+        if why is not None or stage is not None:
+            raise click.UsageError(f"{model} is compiled: --why and --after are about the .onnx")
         return _print_kernels(existing(model), as_json)
     if rules:
         _print_rules(compiler.rule_laws(), as_json)

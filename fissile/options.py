@@ -54,8 +54,9 @@ class Options:
         object.__setattr__(self, "providers", tuple(dict.fromkeys(self.providers)))
         for name in self.providers:
             if name not in PROVIDERS:
-                remedy = did_you_mean(name, PROVIDERS)
-                raise OptionError("F616", f"there is no provider {name}", remedy=remedy)
+                hint = did_you_mean(name, PROVIDERS)
+                reason = f"there are {', '.join(PROVIDERS)}"
+                raise OptionError("F616", f"there is no provider {name}", reason=reason, remedy=hint)
         if self.workers is not None and self.workers < 1:
             raise OptionError("F601", f"workers={self.workers}: at least one is needed")
 

@@ -322,7 +322,7 @@ def test_places_that_cannot_be_written(
 def test_outputs_that_cannot_be_written(capsys: pytest.CaptureFixture[str]) -> None:
     path = save(model())
     assert run("run", str(path), "--output", "/proc/out.npz", "-q") == 1
-    _is_one_error(capsys.readouterr().err, "F502", ("/proc/out.npz",))
+    _is_one_error(capsys.readouterr().err, "F503", ("/proc/out.npz",))
 
 
 def test_models_that_cannot_be_read(capsys: pytest.CaptureFixture[str]) -> None:

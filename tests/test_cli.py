@@ -202,3 +202,30 @@ def test_help_is_quick_to_import() -> None:
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("compile model.onnx --disable nosuch", "no rule"),
+        ("optimize model.onnx --disable nosuch", "no rule"),
+        ("compile model.onnx --target nosuch", "x86-64-v3"),
+        ("compile model.onnx --shape nosuch=3", "no dimension"),
+        ("compile model.onnx --budget soon", "1h30m"),
+        ("tune model.onnx --budget 1m --disable nosuch", "no rule"),
+        ("tune model.onnx --budget 1m --providers mkl", "openblas, onnxruntime, openvino"),
+        ("bench model.onnx --against nosuch", "no engine"),
+        ("show model.onnx --why nosuch", "no rule"),
+        ("show --rules --why merge_matmuls", "--why"),
+        ("show --why merge_matmuls", "--why"),
+        ("show --rules --after plan", "--after"),
+        ("show model.fsl --why merge_matmuls", "is compiled"),
+        ("show model.fsl --after plan", "is compiled"),
+    ],
+)
+def test_what_is_typed_wrong_is_usage(
+    model: Path, command: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*command.split()) == 2
+    assert said in capsys.readouterr().err
+    assert [p.name for p in Path().iterdir() if p.name != "cache"] == ["model.onnx"]

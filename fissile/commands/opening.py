@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fissile.commands.options import parse_shapes
 from fissile.console import say
-from fissile.errors import FileMissing, did_you_mean
+from fissile.errors import FileMissing, OptionError, did_you_mean
 from fissile.options import Event, Options, resolve_target
 from fissile.target import cpu_name
 
@@ -43,6 +43,7 @@ def compile_model(
 ) -> "Executable":
     """A model compiled; its progress goes to `stages`, and to stderr unless `quiet`."""
     existing(model)
+    check_rules(disable)
     from fissile import compiler
 
     targets = target.split(",")
@@ -93,6 +94,17 @@ def write_plan(
     )
     with atomic_file(path) as stream:
         stream.write(text.encode())
+
+
+def check_rules(names: Sequence[str]) -> None:
+    """Before the work: OptionError F603 for a rule that nothing is called."""
+    from fissile import compiler
+
+    known = [name for rules in compiler.rule_laws().values() for name in rules] if names else []
+    for name in names:
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise OptionError("F603", f"no rule is called {name}", remedy=hint)
 
 
 def is_cached(stages: Sequence[Event]) -> bool:

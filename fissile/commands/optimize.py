@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from fissile.commands.opening import existing
+from fissile.commands.opening import check_rules, existing
 from fissile.commands.options import common
 from fissile.commands.writing import MODEL, Output, check_outputs, forcing
 from fissile.console import plain, set_up
@@ -39,6 +39,7 @@ def optimize_command(
     if path.suffix == ".fsl":
         raise FileAccess("F511", f"{path} is the name of an artifact", remedy="-o NAME.onnx")
     check_outputs([Output("-o", path, MODEL)], force, [model])
+    check_rules(disable)
     done = optimized(existing(model), disabled=disable)
     size = write_model(done.model, path)
     if as_json:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fissile.errors import FileAccess, FileMissing, OptionError, did_you_mean
+from fissile.errors import FileAccess, FileMissing, InvalidFeed, did_you_mean
 
 if TYPE_CHECKING:
     from fissile.runtime.executable import Executable
@@ -105,7 +105,7 @@ def read_inputs(texts: Sequence[str], executable: "Executable") -> dict[str, Any
     names = [info.name for info in executable.inputs]
     for name in feeds:
         if name not in names:
-            raise OptionError(
+            raise InvalidFeed(
                 "F603",
                 f"the model has no input {name!r}",
                 reason=f"inputs: {', '.join(names)}",

@@ -68,6 +68,8 @@ def report_command(
         raise click.UsageError(f"-o {path}: a report is an .html file")
     check_outputs([Output("-o", path, REPORT)], force, [*artifacts, model, bench])
     opened = [_opened(path) for path in artifacts]
+    if not quiet and len({artifact.manifest["model"]["sha256"] for artifact, _ in opened}) > 1:
+        say("note     the artifacts are of different models: what differs is not what the compiler did")
     document: dict[str, Any] = {
         "fissile": __version__,
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),

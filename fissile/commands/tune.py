@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from fissile.commands.opening import existing
+from fissile.commands.opening import check_rules, existing
 from fissile.commands.options import compiling, parse_shapes
 from fissile.commands.writing import ARTIFACT, PLAN, Output, check_outputs, forcing
 from fissile.console import is_terminal, plain, say, set_up
@@ -84,6 +84,7 @@ def tune_model(
     outputs = [Output("-o", path, ARTIFACT), Output("--save-plan", save_plan, PLAN)]
     check_outputs(outputs, force, [model])
     existing(model)
+    check_rules(disable)
     from fissile.tune.interrupt import listening
 
     with listening(signal.SIGTERM) as heard:

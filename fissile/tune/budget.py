@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from fissile.errors import OptionError
 
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-
 
 @dataclass(frozen=True)
 class Budget:
@@ -32,18 +30,28 @@ def parse_budget(given: str | float) -> Budget:
 
     >>> parse_budget("90s") == parse_budget("1.5m") == parse_budget(90)
     True
+    >>> parse_budget("10m30s").seconds
+    630.0
     """
     if isinstance(given, int | float):
         if given > 0 and math.isfinite(given):
             return Budget(float(given))
         raise _unreadable(str(given))
     text = given.strip().lower().replace(" ", "")
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h|trials?)", text)
-    if found is None or float(found[1]) == 0:
+    trials = re.fullmatch(r"(\d+)trials?", text)
+    if trials is not None and int(trials[1]) > 0:
+        return Budget(trials=float(trials[1]))
+    number = r"(\d+(?:\.\d+)?)"
+    parts = re.fullmatch(rf"(?:{number}h)?(?:{number}m)?(?:{number}s)?", text)
+    hours, minutes, seconds = (0.0, 0.0, 0.0) if parts is None else map(_amount, parts.groups())
+    total = hours * 3600 + minutes * 60 + seconds
+    if not total > 0:
         raise _unreadable(given)
-    if found[2].startswith("t"):
-        return Budget(trials=float(int(float(found[1]))))
-    return Budget(float(found[1]) * _UNITS[found[2]])
+    return Budget(total)
+
+
+def _amount(text: str | None) -> float:
+    return float(text or 0)
 
 
 def clock(seconds: float) -> str:
@@ -57,4 +65,4 @@ def clock(seconds: float) -> str:
 
 
 def _unreadable(text: str) -> OptionError:
-    return OptionError("F611", f"budget {text!r}", remedy="10m, 600s, 1h or 200trials")
+    return OptionError("F611", f"budget {text!r}", remedy="10m, 600s, 1h30m or 200trials")

@@ -356,7 +356,7 @@ def test_a_choice_among_whole_models() -> None:
     assert keep([whole(1.0, 1.0), whole(1.5, 1.0), whole(1.2, 1.0)]) == 0
 
 
-@pytest.mark.parametrize("text", ["", "0s", "10", "ten", "-1m", "1d", "0trials", -1.0, 0])
+@pytest.mark.parametrize("text", ["", "0s", "10", "ten", "-1m", "1d", "0trials", "30s10m", "m", -1.0, 0])
 def test_budgets_that_cannot_be_read(text: str | float) -> None:
     with pytest.raises(OptionError, match="F611"):
         parse_budget(text)
@@ -364,7 +364,7 @@ def test_budgets_that_cannot_be_read(text: str | float) -> None:
 
 def test_budgets() -> None:
     assert parse_budget("200trials").trials == 200
-    assert parse_budget("1.5h").seconds == 5400
+    assert parse_budget("1.5h").seconds == parse_budget("1h 29m 60s").seconds == 5400
     assert str(parse_budget("10m")) == "10:00"
     assert said(0.134) == "134 ms"
     assert said(0.00667) == "6.67 ms"
