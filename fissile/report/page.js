@@ -242,7 +242,7 @@
     if (!proof || proof.candidates == null) return "nothing: the artifact carries no certificate";
     const share = `${proof.measured} of ${proof.candidates} candidate kernels measured`;
     if (!proof.measured) return `nothing was measured: times are predicted for a nominal machine (${share})`;
-    if (proof.window_gap == null) return `nothing yet: measuring stopped early; gap ${percent(proof.gap)}, ${share}`;
+    if (proof.window_gap === null) return `nothing yet: measuring stopped early; gap ${percent(proof.gap)}, ${share}`;
     const gap = proof.gap > 1e-6 ? `within ${percent(proof.gap)} of the cheapest plan` : "the cheapest plan";
     const open = proof.complete === false ? "; the budget ended before all were timed again" : "";
     const strict = proof.admissible_gap > 1e-6 ? `, ${percent(proof.admissible_gap)} if nothing is taken for granted of those that were not measured` : "";

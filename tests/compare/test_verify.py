@@ -106,7 +106,7 @@ def test_a_model_that_nobody_can_compare_is_not_right(fissile: Command, tmp_path
 
 def test_unknown_oracles_are_refused(fissile: Command, model: Path) -> None:
     done = fissile("verify", model, "--against", "referense")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert 'did you mean "reference"?' in done.stderr
 
 

@@ -203,7 +203,7 @@ def _tuned(document: dict[str, Any]) -> dict[str, Any]:
         "rejected": {f"slow {EVIL}": "no answer"},
     }  # fmt: skip
     proof = {"candidates": 40, "measured": 30, "gap": 0.0, "admissible_gap": 2.0, "complete": True,
-             "untuned_seconds": 2e-3, "measured_seconds": 1e-3}  # fmt: skip
+             "window_gap": 0.0, "untuned_seconds": 2e-3, "measured_seconds": 1e-3}  # fmt: skip
     rival = {"engine": "onnxruntime", "threads": 1, "ratio": 1.5, "p10_seconds": 0.003,
              "verdict": "faster"}  # fmt: skip
     first = document["artifacts"][0]
@@ -226,6 +226,14 @@ def test_a_tuned_artifact_shows_its_proof(browser: Browser, place: Place, tmp_pa
     assert "other" in _text(browser, "kernel")
     assert browser.ask("document.querySelector('#compare')") is None
     assert browser.ask("document.querySelectorAll('img').length") == 0
+
+
+def test_a_run_that_was_cut_short_proves_nothing(browser: Browser, place: Place, tmp_path: Path) -> None:
+    path, document = tmp_path / "short.html", _tuned(place.document())
+    document["artifacts"][0]["manifest"]["certificate"] |= {"complete": False, "window_gap": None, "gap": 0.25}
+    path.write_text(page(document), encoding="utf-8")
+    browser.open(path)
+    assert "nothing yet: measuring stopped early; gap 25.0 %" in _text(browser, "proof")
 
 
 def test_a_large_model_stays_small_and_quick(
