@@ -1,6 +1,6 @@
 """A kernel timed alone finds memory as in a network: what it reads has just been written, constants are far away.
 
-In: an artifact of one kernel (`fissile.tune.provider`) and its arrays. Out: where these lie, and samples of the
+In: an artifact of one kernel (`fissile.tune.trial`) and its arrays. Out: where these lie, and samples of the
 launches that count, by their own time stamps. Invariant: what is not the kernel itself is not counted: the launches
 that write its tensors before it, waking the threads, Python (DESIGN 3.4, 6).
 """

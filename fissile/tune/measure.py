@@ -28,7 +28,7 @@ from fissile.runtime.statistic import Samples, summarize
 from fissile.runtime.store import Key, Reject, Store
 from fissile.schedule.lower import form
 from fissile.target import Target
-from fissile.tune.provider import State, Trial, artifacts_of, launches_of, trials
+from fissile.tune.trial import State, Trial, artifacts_of, launches_of, trials
 
 EFFORT = "default"
 BATCH = 8  # kernels timed in one child, interleaved

@@ -27,7 +27,7 @@ from fissile.runtime.store import Store
 from fissile.tune.measure import Setting
 from fissile.tune.planned import facts_of
 from fissile.tune.plans import INSTALLED, UNTUNED, WITH, WITHOUT, Chosen, Made, compiled, silent
-from fissile.tune.provided import is_own
+from fissile.tune.offers import is_own
 from fissile.tune.rounds import Profiling, standing
 from fissile.tune.told import whole_text
 from fissile.tune.whole import Whole

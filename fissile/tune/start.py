@@ -24,7 +24,7 @@ from fissile.runtime.weights import view
 from fissile.schedule.lower import form
 from fissile.tune.budget import Budget
 from fissile.tune.measure import Setting
-from fissile.tune.provider import State
+from fissile.tune.trial import State
 from fissile.tune.rounds import Prior, Profiling, begin
 
 LIMITS = Limits(per_sink=16, largest=16)  # of the sets that candidates are made from

@@ -45,7 +45,7 @@ from fissile.tune.plans import (
     proof,
     silent,
 )
-from fissile.tune.provided import is_own, with_packages
+from fissile.tune.offers import is_own, with_packages
 from fissile.tune.race import (
     Race,
     is_settled,

@@ -19,7 +19,7 @@ from fissile.orchestrate.plan import Kernel
 from fissile.runtime.statistic import Samples
 from fissile.runtime.store import Store
 from fissile.schedule.lower import form
-from fissile.tune import provider
+from fissile.tune import trial
 from fissile.tune.measure import (
     OutOfTime,
     Setting,
@@ -29,7 +29,7 @@ from fissile.tune.measure import (
     recalled,
     seconds_of,
 )
-from tests.tune.test_provider import TARGET, WARM, last, product, rows
+from tests.tune.test_trial import TARGET, WARM, last, product, rows
 
 SETTING = Setting(TARGET, 1, {"n": 2}, WARM, lambda kernel: 1e-4, samples=3)
 V3 = replace(resolve_target("x86-64-v3"), l2=1 << 18)
@@ -146,7 +146,7 @@ def test_what_cannot_be_lowered_is_rejected(
     def trials(kernels: Sequence[Kernel], *rest: object) -> object:
         if KERNELS[1] in kernels:
             raise ValueError("no such loop")
-        return provider.trials(kernels, *rest)  # type: ignore[arg-type]
+        return trial.trials(kernels, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr("fissile.tune.measure.trials", trials)
     with Store([tmp_path / "s.db"]) as store:

@@ -17,7 +17,7 @@ from fissile.orchestrate.plan import Kernel
 from fissile.runtime.alone import alone_of
 from fissile.runtime.artifact import read_artifact
 from fissile.runtime.measure import Request, measure
-from fissile.tune.provider import State, Trial, artifact_of, artifacts_of, launches_of, trials
+from fissile.tune.trial import State, Trial, artifact_of, artifacts_of, launches_of, trials
 
 TARGET = resolve_target()
 WARM, COLD = State(0, 1 << 20), State(1 << 16, 1 << 20)

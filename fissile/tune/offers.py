@@ -33,7 +33,7 @@ from fissile.runtime.plan import TensorInfo
 from fissile.runtime.statistic import Samples
 from fissile.runtime.store import Key, Reject, Store
 from fissile.tune.measure import OutOfTime, Setting, Tally, recall
-from fissile.tune.provider import number
+from fissile.tune.trial import number
 from fissile.tune.rounds import Measure
 
 LIMIT_SECONDS = 30.0  # for one offer: the package is imported and takes its model, too
