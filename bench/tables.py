@@ -29,8 +29,8 @@ from fissile.runtime.store import Store, default_paths
 from fissile.schedule.lower import form
 from fissile.tune.measure import Setting, Tally, seconds_of
 from fissile.tune.peak import machine_peaks
-from fissile.tune.trial import State
 from fissile.tune.start import machine_of
+from fissile.tune.trial import State
 
 
 def table(part: Window, folder: Path, samples: int) -> dict[str, Any]:

@@ -246,8 +246,8 @@ def _proof(rows: Sequence[Row]) -> list[str]:
         "beyond it; window gap: to what windows of it select when solved to the optimum (or to the relaxation, where",
         "that is close enough); both under measured costs. Kernels that nobody measured are taken to be no faster,",
         "beside their guess, than the fastest measured most like them. Predicted: the sum of its kernels, each timed",
-        "alone. Measured: the sum of the same kernels by the time stamps of whole runs, 10th percentiles. plan: that",
-        "which is compared.",
+        "alone. Measured: the sum of the same kernels by the time stamps of a whole run, its 10th percentile. plan:",
+        "that which is compared.",
         "",
     ]
 

@@ -33,8 +33,8 @@ from fissile.runtime.plan import TensorInfo
 from fissile.runtime.statistic import Samples
 from fissile.runtime.store import Key, Reject, Store
 from fissile.tune.measure import OutOfTime, Setting, Tally, recall
-from fissile.tune.trial import number
 from fissile.tune.rounds import Measure
+from fissile.tune.trial import number
 
 LIMIT_SECONDS = 30.0  # for one offer: the package is imported and takes its model, too
 LATE = 20.0  # how many times longer than it must take at least a call may take

@@ -25,9 +25,9 @@ from fissile.runtime.artifact import read_artifact
 from fissile.runtime.statistic import Ratio
 from fissile.runtime.store import Store
 from fissile.tune.measure import Setting
+from fissile.tune.offers import is_own
 from fissile.tune.planned import facts_of
 from fissile.tune.plans import INSTALLED, UNTUNED, WITH, WITHOUT, Chosen, Made, compiled, silent
-from fissile.tune.offers import is_own
 from fissile.tune.rounds import Profiling, standing
 from fissile.tune.told import whole_text
 from fissile.tune.whole import Whole
@@ -213,8 +213,12 @@ def _code(artifact: bytes | Path) -> str:
 
 
 def _short(whole: Whole) -> Whole:
-    """Of every launch its 10th percentile alone."""
-    return replace(whole, launches=tuple((float(np.percentile(row, 10)),) for row in whole.launches))
+    """The launches of one run alone, of that at the 10th percentile."""
+    seconds = whole.launches_seconds
+    if seconds is None:
+        return whole
+    run = int(np.argmin(np.abs(np.sum(whole.launches, axis=0) - seconds)))
+    return replace(whole, launches=tuple((row[run],) for row in whole.launches))
 
 
 def _whole(row: Mapping[str, Any]) -> Whole:

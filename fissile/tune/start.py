@@ -24,8 +24,8 @@ from fissile.runtime.weights import view
 from fissile.schedule.lower import form
 from fissile.tune.budget import Budget
 from fissile.tune.measure import Setting
-from fissile.tune.trial import State
 from fissile.tune.rounds import Prior, Profiling, begin
+from fissile.tune.trial import State
 
 LIMITS = Limits(per_sink=16, largest=16)  # of the sets that candidates are made from
 MARGIN = 1.05  # how far above the highest peak seen a bound takes the peak to be

@@ -27,6 +27,7 @@ from fissile.tune import told
 from fissile.tune.budget import Budget
 from fissile.tune.interrupt import Interrupts, listening
 from fissile.tune.measure import OutOfTime, Setting, Tally, known_before, known_beside, seconds_of
+from fissile.tune.offers import is_own, with_packages
 from fissile.tune.peak import machine_peaks
 from fissile.tune.planned import planned
 from fissile.tune.plans import (
@@ -45,7 +46,6 @@ from fissile.tune.plans import (
     proof,
     silent,
 )
-from fissile.tune.offers import is_own, with_packages
 from fissile.tune.race import (
     Race,
     is_settled,

@@ -37,7 +37,7 @@ from fissile.runtime.hire import ARGUMENTS, MODEL, RESULTS, Job, hire, read_arra
 from fissile.runtime.plan import read_plan
 from fissile.runtime.roofline import LEVELS, Peaks
 from fissile.runtime.statistic import Ratio, Samples
-from fissile.tune import provided
+from fissile.tune import offers as measured_offers
 from fissile.tune.budget import Budget
 from fissile.tune.plans import TimeWhole
 from fissile.tune.told import rejected_text
@@ -300,7 +300,7 @@ def test_an_offer_wins_where_the_program_finds_it_cheaper(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed("onnxruntime")
-    monkeypatch.setattr(provided.with_packages, "__defaults__", (hired_for(1e-5),))
+    monkeypatch.setattr(measured_offers.with_packages, "__defaults__", (hired_for(1e-5),))
     found = tuned(tmp_path, monkeypatch)
     assert found.name == "plan 1"
     assert found.kept == "tuned"
@@ -321,7 +321,7 @@ def test_an_offer_wins_where_the_program_finds_it_cheaper(
 def test_an_offer_loses_where_it_is_dearer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(provided.with_packages, "__defaults__", (hired_for(1.0),))
+    monkeypatch.setattr(measured_offers.with_packages, "__defaults__", (hired_for(1.0),))
     found = tuned(tmp_path, monkeypatch)
     assert found.certificate["offers"]["onnxruntime"]["measured"] > 0
     assert found.certificate["predicted_seconds"] < 0.02
@@ -331,7 +331,7 @@ def test_an_offer_loses_where_it_is_dearer(
 def test_a_package_that_fails_in_the_whole_plan_costs_that_plan_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(provided.with_packages, "__defaults__", (hired_for(1e-5),))
+    monkeypatch.setattr(measured_offers.with_packages, "__defaults__", (hired_for(1e-5),))
     runs: list[int] = []
 
     def timed(paths: Sequence[Path], threads: int, numbers: Mapping[str, int]) -> list[Whole]:
@@ -362,8 +362,8 @@ def test_a_package_that_fails_is_named_and_tuning_goes_on(
     (tmp_path / "onnxruntime.py").write_text(f"def SessionOptions():\n    {code}\n")
     known = os.environ.get("PYTHONPATH", "")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(tmp_path), known))))
-    monkeypatch.setattr(provided, "LIMIT_SECONDS", 3.0)
-    monkeypatch.setattr(provided, "GIVEN_UP", 1)
+    monkeypatch.setattr(measured_offers, "LIMIT_SECONDS", 3.0)
+    monkeypatch.setattr(measured_offers, "GIVEN_UP", 1)
     found = tuned(tmp_path, monkeypatch)
     assert len(found.rejected) == 1
     ((label, said),) = found.rejected.items()
@@ -387,7 +387,7 @@ def test_a_package_that_computes_something_else_does_not_count(
         write_arrays(job.folder, RESULTS, results)
         return samples
 
-    monkeypatch.setattr(provided.with_packages, "__defaults__", (hired,))
+    monkeypatch.setattr(measured_offers.with_packages, "__defaults__", (hired,))
     found = tuned(tmp_path, monkeypatch)
     assert found.certificate["offers"]["onnxruntime"]["measured"] == len(found.rejected) > 0
     assert all(reason.startswith("values off by") for reason in found.rejected.values())

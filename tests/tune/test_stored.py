@@ -22,9 +22,9 @@ from fissile.pipeline import Work, run
 from fissile.runtime.statistic import Samples
 from fissile.runtime.store import Store
 from fissile.tune.budget import Budget
-from fissile.tune.trial import trials
 from fissile.tune.start import LIMITS, setting_of
 from fissile.tune.stored import replanned
+from fissile.tune.trial import trials
 from tests.tune.test_tune import network
 
 TARGET = resolve_target()

@@ -33,8 +33,8 @@ from fissile.runtime.statistic import Ratio, Samples
 from fissile.runtime.store import Store
 from fissile.tune.budget import Budget, parse_budget
 from fissile.tune.measure import OutOfTime, Setting, Tally, seconds_of
-from fissile.tune.trial import Trial
 from fissile.tune.start import faster, machine_of
+from fissile.tune.trial import Trial
 from fissile.tune.tune import Tuned, tune
 from fissile.tune.whole import Whole, keep, runs_of
 
