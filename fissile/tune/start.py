@@ -15,8 +15,9 @@ from fissile.ir.graph import Graph
 from fissile.orchestrate.bound import CALL, Machine, bound, estimate, family
 from fissile.orchestrate.candidates import Limits, candidates_of
 from fissile.orchestrate.greedy import greedy_plan
+from fissile.orchestrate.liveness import assign
 from fissile.orchestrate.nominal import nominal
-from fissile.orchestrate.plan import Anchor, Kernel
+from fissile.orchestrate.plan import Anchor, Kernel, Plan
 from fissile.pipeline import Work
 from fissile.provider import offered
 from fissile.runtime.roofline import LEVELS, Peaks
@@ -25,7 +26,7 @@ from fissile.schedule.lower import form
 from fissile.tune.budget import Budget
 from fissile.tune.measure import Setting
 from fissile.tune.rounds import Prior, Profiling, begin
-from fissile.tune.trial import State
+from fissile.tune.trial import State, number
 
 LIMITS = Limits(per_sink=16, largest=16)  # of the sets that candidates are made from
 MARGIN = 1.05  # how far above the highest peak seen a bound takes the peak to be
@@ -57,13 +58,18 @@ def setting_of(
         target,
         work.threads,
         numbers,
-        State(constants, target.l3),
+        State(constants, target.l3, _arena(plan, numbers)),
         lambda kernel: estimate(kernel, guessed, numbers),
         work.options.workers,
         deadline=began + budget.seconds - left,
         trials=budget.trials,
         label=lambda kernel: label(kernel, plan.graph),
     )
+
+
+def _arena(plan: Plan, numbers: Mapping[str, int]) -> int:
+    """Bytes of all places of intermediate tensors."""
+    return sum(max(number(size, numbers) for size in sizes) for sizes in assign(plan).sizes)
 
 
 def label(kernel: Kernel, graph: Graph) -> str:

@@ -39,6 +39,7 @@ NAME, REWRITE = "k0", "k1"
 MOST_LAUNCHES = 16  # that count, of one run
 RUN_SECONDS = 2e-3  # that they take together, where so many are enough
 WORD = 4  # bytes of what is rewritten at a time
+_REWRITING = 2e10  # bytes per second, roughly
 
 
 @dataclass(frozen=True)
@@ -46,24 +47,38 @@ class State:
     """What a kernel finds in the caches (DESIGN 3.4, 6).
 
     constants: bytes of all the model's constants, which are touched between two runs of it; taken as a power of two, so
-    that models of one size share measurements. share: bytes of the last level that are ours.
+    that models of one size share measurements. share: bytes of the last level that are ours. arena: bytes of all places
+    of intermediate tensors: where they are more than that, a place has left the caches before it is written again.
     """
 
     constants: int
     share: int
+    arena: int = 0
 
     @property
     def name(self) -> str:
         """What measurements are kept under."""
-        return f"constants {self.touched >> 10}k, others rewritten"
+        far = f" {self.rewritten >> 20}M ago" if self.rewritten else ""
+        return f"constants {self.touched >> 10}k, others rewritten{far}"
 
     @property
     def touched(self) -> int:
         """The constants as a power of two, at most what drives all else out of the share."""
         return min(_power(self.constants), self.share + self.share // 4)
 
-    def between(self, node: Node) -> int:
-        """Bytes touched between two launches that touch this one: a run's, unless a kernel writes it just before."""
+    @property
+    def rewritten(self) -> int:
+        """What drives all else out of the share, where the arena is larger; 0 for one that stays there."""
+        return self.share + self.share // 4 if self.arena > self.share else 0
+
+    def between(self, node: Node, is_output: bool = False) -> int:
+        """Bytes touched between two launches that touch this one.
+
+        Of constants and inputs of the model as many as in a run of it; what other kernels write has just been written,
+        and where the result goes was touched as long ago as the size of the arena tells.
+        """
+        if is_output:
+            return self.rewritten
         return self.touched if is_stored_leaf(node) else 0
 
 
@@ -159,7 +174,13 @@ def artifacts_of(
 
 def launches_of(trial: Trial) -> int:
     """How many launches of the kernel one run of its artifact makes, all of which count."""
-    return max(1, min(MOST_LAUNCHES, round(RUN_SECONDS / max(trial.seconds, 1e-9))))
+    each = max(trial.seconds, 1e-9) + _ago(trial) / _REWRITING
+    return max(1, min(MOST_LAUNCHES, round(RUN_SECONDS / each)))
+
+
+def _ago(trial: Trial) -> int:
+    """Bytes touched since the places of its results were."""
+    return max((tensor.between for tensor in trial.tensors if tensor.is_output), default=0)
 
 
 def _manifest(threads: int, alone: Mapping[str, object]) -> dict[str, object]:
@@ -182,7 +203,7 @@ def _trial(
         if isinstance(argument, Node):
             size = number(stored_bytes(argument), extents)
             written = argument in kernel.outputs
-            row_of = Tensor(argument, size, state.between(argument), written)
+            row_of = Tensor(argument, size, state.between(argument, written), written)
             tensors.setdefault(argument, row_of)
             arguments.append(([*tensors].index(argument),))
         else:
@@ -222,11 +243,13 @@ def _stitched(trial: Trial, target: Target, threads: int, most: int) -> _Stitche
             weights[tensor.node] = _weight(f"w{k}", tensor.node)
             copies.append([tensor.node])
             continue
-        wanted = 1 + min(tensor.between, most) // max(tensor.bytes, 1)
+        apart = 0 if tensor.is_output else tensor.between
+        wanted = 1 + min(apart, most) // max(tensor.bytes, 1)
         of, extent = tensor.node.dtype, tensor.bytes // tensor.node.dtype.bytes
         names = [f"t{k}.{c}" for c in range(min(wanted, count))]
         copies.append([make(INPUT, name=name, dtype=of.name, shape=(extent,)) for name in names])
-    lead = make(INPUT, name="lead", dtype="float32", shape=(2 * threads * target.l2 // WORD,))
+    before = max(2 * threads * target.l2, _ago(trial))
+    lead = make(INPUT, name="lead", dtype="float32", shape=(before // WORD,))
     launches, timed = _launches(trial, target, copies, lead)
     far: list[Node] = []
     read, written = [lead], list[Node]()
@@ -238,7 +261,7 @@ def _stitched(trial: Trial, target: Target, threads: int, most: int) -> _Stitche
     placed = {node: offsets[weight.name] for node, weight in weights.items()}
     scratch = (trial.scratch, _rewriting(target).scratch)
     plan, bind = stitch(graph, launches, Memory(placed, {}, (), scratch))
-    between = max((tensor.between for tensor in trial.tensors), default=0)
+    between = max((tensor.between for tensor in trial.tensors if not tensor.is_output), default=0)
     alone = {"timed": timed, "constants": len(far), "far": between}
     return _Stitched(plan, tuple(weights.values()), bind, alone)
 
@@ -249,7 +272,8 @@ def _launches(
     """All launches, and the numbers of those of the kernel. The last, without tasks, says when that has ended.
 
     What the kernel will write has been written before `lead` is, which is larger than what the cores have for
-    themselves: that drives its code from there, too, and wakes all threads. What it reads is written last.
+    themselves, or than the last level if the arena is: that drives its code from there, too, and wakes all threads.
+    What it reads is written last.
     """
     rewriting = _rewriting(target)
     found: list[Launch] = []

@@ -65,6 +65,19 @@ def test_kernels_run_in_the_measuring_child(tmp_path: Path, threads: int) -> Non
     assert all((s.seconds > 0).all() for s in samples)
 
 
+def test_places_of_an_arena_that_leaves_the_caches_are_far() -> None:
+    near, far = State(0, 1 << 25, arena=1 << 25), State(0, 1 << 25, arena=1 << 26)
+    assert near.name == State(0, 1 << 25).name != far.name
+    sizes = []
+    for state in (near, far):
+        found = trial(product(7), state, seconds=1e-6)
+        assert launches_of(found) == (16 if state is near else 1)
+        artifact = read_artifact(artifacts_of([found], TARGET, 1, most=1 << 16)[0])
+        rows_of = json.loads(bytes(artifact.member("plan.json")))["inputs"]
+        sizes.append(next(row["shape"][0] for row in rows_of if row["name"] == "lead"))
+    assert sizes == [2 * TARGET.l2 // 4, 5 * (1 << 23) // 4]
+
+
 def test_indices_are_the_real_ones() -> None:
     table = make(INPUT, name="x", dtype="float32", shape=(6, 2))
     node = make(PRIMITIVES["gather"], table, constant(np.array([5, 0, 3])), axis=0)
