@@ -23,7 +23,7 @@ from fissile.tune.plans import silent
 
 def planned(work: Work, store: Store) -> Work:
     """The work with its plan by guesses. work: with its substitutions made, and the graph without them."""
-    name = f"plan {_digest(facts_of(work))}"
+    name = note_name("plan", facts_of(work))
     done = _as_noted(work, store.notes([name]).get(name, ""))
     if done is None:
         done = run(work, silent, "plan", first="plan")
@@ -49,9 +49,10 @@ def facts_of(work: Work) -> dict[str, Any]:
     }
 
 
-def _digest(facts: Mapping[str, Any]) -> str:
+def note_name(kind: str, facts: Mapping[str, Any]) -> str:
+    """What is noted under facts that decide about it."""
     text = json.dumps(facts, sort_keys=True, default=str)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return f"{kind} {hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
 
 
 def _as_noted(work: Work, text: str) -> Work | None:

@@ -26,7 +26,7 @@ from fissile.runtime.statistic import Ratio
 from fissile.runtime.store import Store
 from fissile.tune.measure import Setting
 from fissile.tune.offers import is_own
-from fissile.tune.planned import facts_of
+from fissile.tune.planned import facts_of, note_name
 from fissile.tune.plans import INSTALLED, UNTUNED, WITH, WITHOUT, Chosen, Made, compiled, silent
 from fissile.tune.rounds import Profiling, standing
 from fissile.tune.told import whole_text
@@ -58,9 +58,8 @@ class Race:
 
 def race_name(untuned: Work, setting: Setting) -> str:
     """What a race is noted under."""
-    facts = facts_of(untuned) | {"key": asdict(setting.key("")), "numbers": dict(setting.numbers)}
-    text = json.dumps(facts, sort_keys=True, default=str)
-    return f"race {hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
+    own = {"key": asdict(setting.key("")), "numbers": dict(setting.numbers)}
+    return note_name("race", facts_of(untuned) | own)
 
 
 def note(store: Store, name: str, chosen: Chosen, made: Sequence[Made], state: Profiling) -> None:
