@@ -19,6 +19,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 # Left to right; rooms on one line do not order each other.
 ORDER: tuple[tuple[str, ...], ...] = (
     ("errors", "target", "options"),
+    ("reference",),
     ("ir",),
     ("frontend",),
     ("fission",),
@@ -52,6 +53,7 @@ ONLY: dict[str, tuple[str, ...]] = {
         "fissile.options",
         "fissile.ir.dtype",
         "fissile.ir.intern",
+        "fissile.reference",
         "fissile.runtime",
     ),
 }
@@ -60,7 +62,7 @@ ONLY: dict[str, tuple[str, ...]] = {
 THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "torch": ("compare/torch_module.py",),
     "onnx": (
-        "frontend", "fission", "optimizer", "runtime/foreign", "demo", "pipeline", "compiler", "compare",
+        "reference", "frontend", "fission", "optimizer", "demo", "pipeline", "compiler", "compare",
         "provider",
     ),
     "google": ("frontend",),

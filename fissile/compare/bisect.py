@@ -18,13 +18,14 @@ import numpy as np
 
 from fissile import pipeline
 from fissile.compare.difference import Difference, difference, worst
-from fissile.compare.oracle import load_oracle, run_node
+from fissile.compare.oracle import load_oracle
 from fissile.fission import fission
 from fissile.frontend import OperatorGraph, Value
 from fissile.ir.dim import Dim, solve
 from fissile.ir.graph import PLAIN, Graph, Node, bind, evaluate
 from fissile.orchestrate import plan as plans
 from fissile.orchestrate.plan import Anchor, Kernel, Plan
+from fissile.reference import evaluate as run_foreign
 from fissile.rewrite.canonicalize import FAMILIES
 from fissile.rewrite.engine import rewrite
 from fissile.rewrite.rule import Outcome, Rule, enabled
@@ -77,7 +78,7 @@ def bisect(work: pipeline.Work, model: Path, case: Case, progress: Progress) -> 
     extents = symbol_values(graph, case.feeds)
     progress(f"fission beside {case.oracle}")
     expected = load_oracle(case.oracle, model)(case.feeds)
-    meant = evaluate(graph, case.feeds, extents, run_node)
+    meant = evaluate(graph, case.feeds, extents, run_foreign)
     if not worst(expected, meant).within(case.tolerance):
         return first_operator(work.known("operators"), model, case, extents)
     for stage in _between("fission", "plan"):
@@ -90,7 +91,7 @@ def bisect(work: pipeline.Work, model: Path, case: Case, progress: Progress) -> 
     progress("plan")
     work = plan_stage.run(work)
     plan: Plan = work.known("plan")
-    planned = worst(meant, plans.evaluate(plan, case.feeds, extents, run_node))
+    planned = worst(meant, plans.evaluate(plan, case.feeds, extents, run_foreign))
     if not planned.within(case.tolerance):
         return Finding("plan", "greedy_plan", (), "kernel by kernel in numpy it differs", planned)
     progress("kernels")
@@ -121,7 +122,7 @@ def _within(graph: Graph, meant: Values, case: Case, extents: Mapping[str, int])
 def _gap(graph: Graph, meant: Values, case: Case, extents: Mapping[str, int]) -> Difference:
     """How far a graph's values are from what is meant; one that cannot be evaluated is as wrong as can be."""
     try:
-        return worst(meant, evaluate(graph, case.feeds, extents, run_node))
+        return worst(meant, evaluate(graph, case.feeds, extents, run_foreign))
     except (AssertionError, ValueError, IndexError) as error:
         return Difference(np.inf, np.inf, f"it cannot be evaluated: {error}")
 
@@ -137,7 +138,7 @@ def first_operator(
     produced = {name: op for op in operators.operators for name in op.outputs if name in expected}
     wanted = tuple(Value(name, "", None) for name in produced)
     graph = fission(replace(operators, outputs=wanted), foreign=True)
-    found = evaluate(graph, case.feeds, extents, run_node)
+    found = evaluate(graph, case.feeds, extents, run_foreign)
     for name, operator in produced.items():
         gap = difference(np.asarray(expected[name]), found[name])
         if not gap.within(case.tolerance):

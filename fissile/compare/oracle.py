@@ -1,4 +1,4 @@
-"""Engines that say what a model means: ONNX's own reference, and onnxruntime with its optimizations off.
+"""Engines that say what a model means: ONNX's own reference, corrected, and onnxruntime with its optimizations off.
 
 In: a model. Out: a function from feeds to outputs; `every` adds all intermediate tensors to the outputs.
 `rounding_noise` says how far roundings may move an oracle's answer: what no engine can promise is not
@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 
 from fissile.errors import FileMissing, OptionError, did_you_mean
+from fissile.reference import runner
 
 Array = np.ndarray[Any, np.dtype[Any]]
 NOISY_RUNS = 8
@@ -57,13 +58,6 @@ def rounding_noise(
     return noise
 
 
-def run_node(model: bytes, arrays: list[Array]) -> list[Array]:
-    """The outputs of a serialized model of one operator, by ONNX's reference."""
-    evaluator = import_module("onnx.reference").ReferenceEvaluator(onnx.load_from_string(model))
-    feeds = dict(zip(evaluator.input_names, arrays, strict=True))
-    return [np.asarray(result) for result in evaluator.run(None, feeds)]
-
-
 def _onnxruntime(model: Path | onnx.ModelProto) -> Oracle:
     runtime = import_module("onnxruntime")
     options = runtime.SessionOptions()
@@ -78,7 +72,7 @@ def _onnxruntime(model: Path | onnx.ModelProto) -> Oracle:
 
 def _reference(model: Path | onnx.ModelProto) -> Oracle:
     loaded = onnx.load(model) if isinstance(model, Path) else model
-    evaluator = import_module("onnx.reference").ReferenceEvaluator(loaded)
+    evaluator = runner(loaded)
     names = list(evaluator.output_names)
 
     def run(feeds: Mapping[str, Array]) -> dict[str, Array]:

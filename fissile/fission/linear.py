@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from fissile.fission.build import (
     Shape,
     add,
@@ -31,9 +33,9 @@ from fissile.fission.elementwise import along, quantized
 from fissile.fission.pooling import around, geometry
 from fissile.fission.table import Call, Refusal, fission
 from fissile.ir.dim import Dim, DimLike, exact_div, product
-from fissile.ir.dtype import FLOAT32, INT32
+from fissile.ir.dtype import FLOAT32, FLOAT64, INT32
 from fissile.ir.graph import Node, make
-from fissile.ir.primitive import CONV, DILATE, cast
+from fissile.ir.primitive import CONV, DILATE, cast, constant_value
 
 # ---- products ------------------------------------------------------------------------------------
 
@@ -115,8 +117,16 @@ def conv_transpose(call: Call, x: Node, w: Node, bias: Node | None = None) -> No
         whole = _tiled(channels_last(x), w, taps)
         y = _cropped(whole, low, high)
     else:
+        _check_finite(w)
         y = _spread(call, x, w, strides, dilations, [s - 1 for s in spans], low, high, tail)
     return channels_first(y if bias is None else add(y, bias))
+
+
+def _check_finite(w: Node) -> None:
+    """Refusal of a weight that would make NaN out of the zeros between and around the elements of the input."""
+    array = constant_value(w)
+    if array is not None and w.dtype in (FLOAT32, FLOAT64) and not np.isfinite(array).all():
+        raise Refusal("ConvTranspose by infinite or NaN weights has no native definition")
 
 
 def _transposed_pads(

@@ -57,6 +57,8 @@ def batch_normalization(
     center, variance, scale, bias = (cast(p, x.dtype) for p in (center, variance, scale, bias))
     factor = div(scale, apply("sqrt", add(variance, const(epsilon, x))))
     shift = sub(bias, mul(center, factor))
+    if not call.attr("spatial", 1):  # before opset 9: parameters of every place, [C, D1, ..]
+        return (add(mul(x, factor), shift),)
     return (add(mul(x, per_channel(factor, x)), per_channel(shift, x)),)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fissile.runtime.foreign import evaluate
+from fissile.reference import evaluate
 from tests.fission.oracle import one_operator, reference, run, same
 
 
