@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from fissile.ir import loop as L
 from fissile.ir.dim import DimLike, equal, exact_div, less_equal, lower_bound
-from fissile.ir.dtype import INT64
+from fissile.ir.dtype import BOOL, INT64
 
 LITERAL = 8  # extents up to this stay numbers in the code: unrolling and cheap division want them
 _OPAQUE_EXTENT = (
@@ -41,6 +41,7 @@ class Space:
         self._dims: dict[L.Var, DimLike] = {}
         self._known: dict[L.Expr, Affine] = {}
         self._rebuilt: dict[L.Expr, L.Expr] = {}  # shared parts are rebuilt once, not once per path
+        self._is_data: dict[L.Expr, bool] = {}
 
     def loop(self, name: str, extent: DimLike) -> L.Var:
         """A new loop variable running over [0, extent)."""
@@ -52,8 +53,10 @@ class Space:
 
     def extent(self, dim: DimLike) -> L.Expr:
         """`dim` as an expression: a small number, or a variable that `affine` turns back into the extent."""
-        if isinstance(dim, int) and abs(dim) <= LITERAL:
-            return L.const(dim)
+        if isinstance(dim, int):
+            dim = L.wrapped(dim)
+            if abs(dim) <= LITERAL:
+                return L.const(dim)
         variable = L.var(_OPAQUE_EXTENT + str(dim))
         self._dims[variable] = dim
         return variable
@@ -73,9 +76,31 @@ class Space:
         if isinstance(e, L.Var):
             dim = self._dims.get(e)
             return Affine(dim, ()) if dim is not None else Affine(0, ((e, 1),))
-        if isinstance(e, L.Op) and e.op in _RULES:
+        if isinstance(e, L.Op) and e.op in _RULES and not self.is_data(e):
             return _RULES[e.op](self, *(self.affine(a) for a in e.args))
         return Affine(0, ((self._inner(e), 1),))
+
+    def is_data(self, e: L.Expr) -> bool:
+        """Whether an int64 is computed from elements of tensors: it may be anything and wrap around.
+
+        Between two bounds that are no data, it is an index like any other (a gather clamps what it reads).
+        """
+        found = self._is_data.get(e)
+        if found is None:
+            found = isinstance(e, L.Load) or (
+                isinstance(e, L.Op)
+                and (e.op in ("cast", "bitcast") or any(self.is_data(a) for a in e.args))
+                and not self._is_clamped(e)
+            )
+            self._is_data[e] = found
+        return found
+
+    def _is_clamped(self, e: L.Op) -> bool:
+        other = {"min": "max", "max": "min"}.get(e.op)
+        inner = next((a for a in e.args if isinstance(a, L.Op) and a.op == other), None)
+        if inner is None or all(self.is_data(a) for a in inner.args):
+            return False
+        return not any(self.is_data(a) for a in e.args if a is not inner)
 
     def _inner(self, e: L.Expr) -> L.Expr:
         """An opaque expression with the int64 expressions inside it made canonical."""
@@ -147,14 +172,14 @@ class Space:
 
     def simplify_op(self, name: str, args: tuple[L.Expr, ...], e: L.Op) -> L.Expr:
         """An operator over canonical arguments, resolved where the ranges decide a comparison or selection."""
-        if name in ("lt", "ge") and args[0].dtype is INT64:
+        if name in ("lt", "ge") and args[0].dtype is INT64 and not any(map(self.is_data, args)):
             difference = _sum(self, self.affine(args[0]), self.affine(args[1]), -1)
             low, high = self.bounds(difference)
             if low is not None and less_equal(0, low) is True:
                 return L.const(name == "ge", e.dtype)
             if high is not None and less_equal(high, -1) is True:
                 return L.const(name == "lt", e.dtype)
-        if name == "and":
+        if name == "and" and e.dtype is BOOL:  # of integers it is bitwise: only ~0 leaves the other one
             kept = [a for a in args if not (isinstance(a, L.Const) and a.value)]
             if len(kept) < 2:
                 return kept[0] if kept else args[0]

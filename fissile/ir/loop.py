@@ -169,11 +169,16 @@ class Function:
 # ---------------------------------------------------------------- construction
 
 
+def wrapped(value: int) -> int:
+    """A number as an int64 holds it."""
+    return (value + 2**63) % 2**64 - 2**63
+
+
 def const(value: int | float | bool, dtype: DType = INT64) -> Const:
-    """A literal of `dtype` (compute type)."""
+    """A literal of `dtype` (compute type); one of int64 wraps around."""
     if dtype.is_float:
         return Const(float(value).hex(), dtype)
-    return Const(int(value), dtype)
+    return Const(wrapped(int(value)) if dtype is INT64 else int(value), dtype)
 
 
 def var(name: str, dtype: DType = INT64) -> Var:

@@ -45,18 +45,18 @@ def pack_operands(graph: Graph) -> Graph:
             return None
         a, b = node.inputs
         batch, groups = (b.type.rank - 2, 1) if node.name == "matmul" else (0, node.attr("groups"))
-        packed = pack(b, batch, groups, COLUMNS if _is_narrow(b, groups) else PANELS)
+        packed = pack(b, batch, groups, COLUMNS if _is_narrow(b, batch, groups) else PANELS)
         return make(node.primitive, a, packed, **dict(node.attrs))
 
     return map_graph(graph, change)
 
 
-def _is_narrow(b: Node, groups: int) -> bool:
-    """Whether a constant operand is better summed along its columns (the named variant `lane_sums`, DESIGN 3.8).
+def _is_narrow(b: Node, batch: int, groups: int) -> bool:
+    """Whether a constant operand is better summed along its columns (the named variant `lane_sums`).
 
-    It has so few columns that most of a panel would be padding, and is deep enough.
+    It has so few columns that most of a panel would be padding, and each of its matrices is deep enough.
     """
-    columns, depth = b.shape[-1], product(b.shape[:-1])
+    columns, depth = b.shape[-1], product(b.shape[batch:-1])
     if not (isinstance(columns, int) and isinstance(depth, int) and is_constant(b)):
         return False
     few = columns <= NARROW and NARROW_DEPTH[0] <= depth <= NARROW_DEPTH[1]

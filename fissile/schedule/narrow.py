@@ -74,7 +74,7 @@ class _Narrow(Linear):
         ]
 
     def _accumulate(self, sums: L.Buffer, first: L.Var) -> list[L.Stmt]:
-        """sums[row, column, lane] += left[row, k] * right[column, k] over k = block * lanes + lane"""
+        """sums[row, column, lane] += left[row, k] * right[matrix, column, k] over k = block * lanes + lane"""
         block = L.var("k_block")
         whole, rest = divmod(self.depth, self.lanes)
         body = L.block(*self._terms(sums, first, L.times(block, self.lanes), None))
@@ -88,13 +88,15 @@ class _Narrow(Linear):
     ) -> list[L.Stmt]:
         lane = L.var("lane")
         right = self.build.tensor(self.root.inputs[1])
+        elements = self.build.role("column_elements", self.depth)
+        first_column = L.times(self.names["matrix"], self.columns)
         terms: list[L.Stmt] = []
         for row in range(self.shape.rows):
             k = L.plus(start, lane)
             left_at = L.plus(L.times(L.plus(first, row), self.pitch), k)
             for column in range(self.columns):
                 cell = (L.const(row * self.columns + column), lane)
-                right_at = L.plus(L.times(self.build.role("column_elements", self.depth), column), k)
+                right_at = L.plus(L.times(elements, L.plus(first_column, column)), k)
                 product = L.op(
                     "fma", L.Load(self.packed, (left_at,)), L.Load(right, (right_at,)), L.Load(sums, cell)
                 )  # fmt: skip

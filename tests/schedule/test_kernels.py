@@ -211,3 +211,12 @@ def test_few_columns_are_summed_lane_by_lane(n: int, columns: int) -> None:
     check(graph_of(prim("abs", out)), n=n)
     y = prim("matmul", given("y", N, 261), constant(weights.reshape(261, columns)))
     check(graph_of(y), n=n)
+
+
+@pytest.mark.parametrize("shape", [(3, 261, 2), (2, 3, 300, 4), (13, 32, 3), (2, 256, 1)])
+@pytest.mark.parametrize("n", [0, 1, 5])
+def test_few_columns_of_each_matrix_of_a_batch(shape: tuple[int, ...], n: int) -> None:
+    """Every matrix of a batch of constants is multiplied with its own rows."""
+    weights = values_of(np.random.default_rng(3), FLOAT32, shape, "whole")
+    x = given("x", *shape[:-2], N, shape[-2])
+    check(graph_of(prim("abs", prim("matmul", x, constant(weights)))), n=n)
