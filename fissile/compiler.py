@@ -6,7 +6,6 @@ found in the cache costs neither `onnx` nor `llvmlite`; the pipeline is imported
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import mmap
 import os
@@ -31,8 +30,9 @@ from fissile.errors import (
     UnsupportedError,
     did_you_mean,
 )
+from fissile.files import open_regular
 from fissile.options import PROVIDERS, Event, Options, environment, resolve_target
-from fissile.runtime.executable import Executable, checked_threads, load
+from fissile.runtime.executable import Executable, checked_threads, executable_of, load
 from fissile.runtime.threads import default_threads
 from fissile.target import Target, missing_features
 
@@ -335,18 +335,13 @@ def _source(model: Model, base_dir: str | os.PathLike[str] | None) -> Source:
 
 def _mapped(path: Path) -> bytes | mmap.mmap:
     """The bytes of a file; they are not copied."""
-    try:
-        with path.open("rb") as file:
+    with open_regular(path) as file:
+        try:
             if os.fstat(file.fileno()).st_size == 0:
                 return b""
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except FileNotFoundError as error:
-        raise FileMissing("F501", f"{path} does not exist") from error
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise FileAccess("F502", f"{path} cannot be read", reason=reason) from error
-    except ValueError as error:  # a NUL in the name
-        raise FileAccess("F502", f"{str(path)!r} cannot be read", reason=str(error)) from error
+        except (OSError, ValueError) as error:
+            raise FileAccess("F502", f"{path} cannot be read", reason=str(error)) from error
 
 
 def _sha256(content: Buffer, folder: Path | None) -> str:
@@ -497,7 +492,7 @@ def _cached(
 ) -> Executable:
     """From the cache, or made once and kept there; two processes that want the same make it once."""
     with cache.entry(request.key()) as path:
-        if path is not None and path.exists():
+        if path is not None and os.path.lexists(path):
             executable = _from_cache(path, threads)
             if executable is not None:
                 progress(Event("cached", str(path)))
@@ -505,21 +500,21 @@ def _cached(
         executable = load(_compiled(request, progress), threads=threads)
         # the file may have changed while it was compiled: that is an artifact, but not of this hash
         is_same = executable.manifest["model"]["sha256"] == request.source.sha256
-        if path is not None and is_same and cache.keep(path, executable.save):
+        made = executable.program.artifact
+        if path is not None and is_same and cache.keep(path, made.buffer, made.sha256):
             return _from_cache(path, threads) or executable
         return executable
 
 
 def _from_cache(path: Path, threads: int | None) -> Executable | None:
-    """The artifact; None where it cannot be read, or is gone again, or is damaged (the file is gone then)."""
+    """The artifact; None where it is gone again, or cannot be read or trusted, or is damaged (it is deleted then)."""
     try:
-        return load(path, threads=threads)
+        return executable_of(cache.opened(path), threads)
     except FileMissing:  # another process clears the cache
         return None
     except (ArtifactError, FileAccess) as error:
-        text = f"{path} in the compile cache is unusable and made anew: {error.message}"
+        text = f"{cache.shown(path)} in the compile cache is unusable and made anew: {error.message}"
         cache.warn(text if not error.reason else f"{text} ({error.reason})")
         if isinstance(error, ArtifactError):
-            with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
+            cache.forget(path)
         return None

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fissile.errors import FileAccess, FileMissing, FissileWarning, OptionError, did_you_mean
+from fissile.errors import FileAccess, FissileWarning, OptionError, did_you_mean
+from fissile.files import open_regular
 from fissile.target import Target, resolve
 
 # Packages that may run kernels: module, wheel.
@@ -77,12 +78,11 @@ class Options:
 
 def plan_file_text(path: str | os.PathLike[str]) -> str:
     """The text of a plan file; FileMissing F501, FileAccess F502."""
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise FileMissing("F501", f"{path} does not exist") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileAccess("F502", f"{path} cannot be read", reason=str(error)) from error
+    with open_regular(path) as file:
+        try:
+            return file.read().decode("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise FileAccess("F502", f"{path} cannot be read", reason=str(error)) from error
 
 
 @dataclass(frozen=True)

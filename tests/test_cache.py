@@ -27,7 +27,7 @@ def test_an_entry_is_made_once_and_found_again() -> None:
             assert path is not None
             assert path.exists() is expected
             if not expected:
-                assert cache.keep(path, lambda p: p.write_bytes(b"1234"))
+                assert cache.keep(path, b"1234")
     assert (cache.contents().artifacts, cache.contents().size) == (1, 4)
     assert cache.clear().artifacts == 1
     assert cache.contents().artifacts == 0
@@ -52,7 +52,7 @@ def test_two_processes_make_it_once(tmp_path: Path) -> None:
         "    if not path.exists():\n"
         "        time.sleep(0.3)\n"
         f"        open({str(log)!r}, 'a').write('made\\n')\n"
-        "        cache.keep(path, lambda p: p.write_bytes(b'x'))\n"
+        "        cache.keep(path, b'x')\n"
     )
     running = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
     assert [process.wait(30) for process in running] == [0, 0]
@@ -70,12 +70,14 @@ def test_off_and_unusable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert path is None
 
 
-def test_a_failed_save_is_a_warning(tmp_path: Path) -> None:
-    def full(path: Path) -> None:
+def test_a_failed_save_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(handle: int) -> None:
         raise OSError(28, "No space left on device")
 
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.warns(FissileWarning, match="No space left"):
-        assert not cache.keep(tmp_path / "k.fsl", full)
+        assert not cache.keep(tmp_path / "k.fsl", b"PK")
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_warning_points_at_the_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,12 +117,12 @@ def test_a_file_that_goes_while_it_is_looked_at_is_made_again(tmp_path: Path) ->
 def test_a_file_that_cannot_be_read_now_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def load(path: Path, **_: object) -> None:
+    def opened(path: Path) -> None:
         raise FileAccess("F502", f"{path} cannot be read", reason="Too many open files")
 
     path = tmp_path / "good.fsl"
     path.write_bytes(b"PK")
-    monkeypatch.setattr(compiler, "load", load)
+    monkeypatch.setattr(cache, "opened", opened)
     with pytest.warns(FissileWarning, match="Too many open files"):
         assert compiler._from_cache(path, 1) is None
     assert path.exists()

@@ -18,7 +18,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 # Left to right; rooms on one line do not order each other.
 ORDER: tuple[tuple[str, ...], ...] = (
-    ("errors", "target", "options"),
+    ("errors", "files", "target", "options"),
     ("reference",),
     ("ir",),
     ("frontend",),
@@ -49,6 +49,7 @@ ONLY: dict[str, tuple[str, ...]] = {
     "microkernel": ("fissile.errors", "fissile.target", "fissile.ir", "fissile.microkernel"),
     "runtime": (
         "fissile.errors",
+        "fissile.files",
         "fissile.target",
         "fissile.options",
         "fissile.ir.dtype",

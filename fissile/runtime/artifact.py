@@ -20,12 +20,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fissile.errors import ArtifactError, FileAccess, FileMissing
-from fissile.runtime.weights import Buffer, Weight, chunks, view
+from fissile.errors import ArtifactError, FileAccess, OptionError
+from fissile.files import open_regular, stranger
+from fissile.runtime.abi import ABI
+from fissile.runtime.manifest import FORMAT, WEIGHTS, damaged, read_manifest
+from fissile.runtime.weights import Buffer, Weight, chunks, data_start, view
 from fissile.target import cpu_name, missing_features
 
-FORMAT = (1, 0)
 PAGE = 4096
+FOREIGN = "foreign/"  # how the names of the models of foreign nodes begin
 _FIXED_TIME = (1980, 1, 1, 0, 0, 0)
 _PADDING_ID = 0xFE51
 _ZIP64_BYTES = 20
@@ -70,7 +73,7 @@ class Artifact:
     def member(self, name: str) -> memoryview:
         """The bytes of a member, not copied; ArtifactError if there is none."""
         if name not in self.spans:
-            raise _damaged(self.path, f"member {name} is missing")
+            raise damaged(self.path, f"member {name} is missing")
         offset, size = self.spans[name]
         return memoryview(self.buffer)[offset : offset + size]
 
@@ -89,30 +92,28 @@ def write_artifact(contents: Contents, path: str | os.PathLike[str]) -> None:
 
 
 @contextmanager
-def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def atomic_file(path: str | os.PathLike[str], mode: int = 0o666) -> Iterator[BinaryIO]:
     """A stream that becomes `path` when the block ends well, and leaves no trace otherwise.
 
-    A device or a pipe is written as it is: a file in its place would be another thing.
+    mode: permissions, less those that the umask takes. A device or a pipe is written as it is: a file in its place
+    would be another thing. FileAccess F503.
     """
     goal = Path(path)
-    if goal.exists() and not goal.is_file() and not goal.is_dir():
+    if _is_special(goal):
         held = io.BytesIO()
         yield held
-        try:
-            goal.write_bytes(held.getvalue())
-        except OSError as error:
-            raise _unwritable(goal, error) from error
+        _write_special(goal, held.getvalue())
         return
     try:
         handle, name = tempfile.mkstemp(prefix=f".{goal.name}.", dir=goal.parent)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise _unwritable(goal, error) from error
     try:
         with open(handle, "wb") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        os.chmod(name, 0o666 & ~_umask())
+        os.chmod(name, mode & ~_umask())
         os.replace(name, goal)
     except OSError as error:
         _remove(name)
@@ -122,30 +123,42 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise
 
 
-def read_artifact(source: str | os.PathLike[str] | Buffer, *, mapped: bool = True) -> Artifact:
-    """Open, check the format and the hashes of manifest, plans and code.
+def read_artifact(
+    source: str | os.PathLike[str] | Buffer, *, mapped: bool = True, is_own: bool = False
+) -> Artifact:
+    """Open, check the format, the members against each other, and all hashes but those of weights and report.
 
-    mapped: map the file, so that processes share its pages; otherwise copy it into memory.
-    FileMissing, FileAccess, or ArtifactError with the remedy.
+    mapped: map the file, so that processes share its pages; otherwise copy it into memory. is_own: refuse what
+    somebody else than this user and root could have written, and symbolic links. FileMissing, FileAccess, OptionError
+    for what is neither a path nor bytes, or ArtifactError with the remedy.
     """
-    path, status, buffer = _opened(source, mapped)
+    path, status, buffer = _opened(source, mapped, is_own)
     try:
         with zipfile.ZipFile(_Reader(buffer)) as archive:
-            spans = {i.filename: _span(buffer, i) for i in archive.infolist()}
+            spans = _spans(buffer, archive.infolist())
             comment = archive.comment.decode("ascii", "replace")
-    except (zipfile.BadZipFile, struct.error, ValueError, EOFError) as error:
-        raise _damaged(path, f"not a complete archive ({error})") from error
+    except (
+        zipfile.BadZipFile, struct.error, ValueError, EOFError, NotImplementedError, LookupError,
+        ArithmeticError,
+    ) as error:  # fmt: skip
+        raise damaged(path, f"not a complete archive ({error})") from error
     if "manifest.json" not in spans:
-        raise _damaged(path, "no manifest: this is some other zip file")
+        raise damaged(path, "no manifest: this is some other zip file")
     offset, size = spans["manifest.json"]
     text = bytes(buffer[offset : offset + size])
     digest = hashlib.sha256(text).hexdigest()
     if comment != f"fissile sha256 {digest}":
-        raise _damaged(path, "the manifest does not match its hash")
-    artifact = Artifact(path, status, buffer, spans, _parsed(path, text), digest)
-    _check_format(artifact)
-    checked = [t[part] for t in artifact.manifest["targets"] for part in ("code", "plan")]
-    check_members(artifact, checked)
+        raise damaged(path, "the manifest does not match its hash")
+    sizes = {name: span[1] for name, span in spans.items() if name != "manifest.json"}
+    manifest = read_manifest(path, text, sizes)
+    artifact = Artifact(path, status, buffer, spans, manifest, digest)
+    rows = manifest["targets"]
+    foreign = [name for name in manifest["members"] if name.startswith(FOREIGN)]
+    check_members(artifact, [*(row[part] for row in rows for part in ("code", "plan")), *foreign])
+    try:
+        data_start(artifact.member(WEIGHTS))
+    except ValueError as error:
+        raise damaged(path, f"the weights are damaged ({error})") from error
     return artifact
 
 
@@ -155,7 +168,7 @@ def check_members(artifact: Artifact, names: Iterable[str] | None = None) -> Non
     for name in table if names is None else names:
         data = artifact.member(name)
         if hashlib.sha256(data).hexdigest() != table.get(name, {}).get("sha256"):
-            raise _damaged(artifact.path, f"member {name} does not match its hash")
+            raise damaged(artifact.path, f"member {name} does not match its hash")
 
 
 def choose_target(artifact: Artifact) -> Mapping[str, Any]:
@@ -217,7 +230,8 @@ def _manifest(contents: Contents, table: Mapping[str, object]) -> bytes:
         }
         for t in contents.targets
     ]
-    return _json({**contents.manifest, "format": list(FORMAT), "targets": rows, "members": table})
+    numbers = {"format": list(FORMAT), "abi": ABI}
+    return _json({**contents.manifest, **numbers, "targets": rows, "members": table})
 
 
 def _json(value: Mapping[str, Any]) -> bytes:
@@ -267,36 +281,64 @@ class _Reader(io.RawIOBase):
         return piece
 
 
+def _spans(buffer: mmap.mmap, infos: list[zipfile.ZipInfo]) -> dict[str, tuple[int, int]]:
+    """Offset and size of every member; ValueError where two have a name or a byte in common."""
+    spans = {info.filename: _span(buffer, info) for info in infos}
+    if len(spans) != len(infos):
+        raise ValueError("two members have one name")
+    placed = sorted(spans.values())
+    if any(offset + size > other for (offset, size), (other, _) in zip(placed, placed[1:])):
+        raise ValueError("members overlap")
+    return spans
+
+
 def _span(buffer: mmap.mmap, info: zipfile.ZipInfo) -> tuple[int, int]:
-    """Offset and size of a stored member; ValueError if it cannot lie there."""
+    """Offset and size of a stored member, which lies on a page; ValueError if it cannot lie there."""
     at = info.header_offset
+    if at < 0 or buffer[at : at + 4] != b"PK\3\4":
+        raise ValueError(f"member {info.filename} has no header")
     name, extra = struct.unpack_from("<HH", buffer, at + 26)
     start = at + 30 + name + extra
+    if buffer[at + 30 : at + 30 + name] != info.orig_filename.encode():
+        raise ValueError(f"member {info.filename} has another name in its header")
     if info.compress_type != zipfile.ZIP_STORED or start + info.file_size > len(buffer):
         raise ValueError(f"member {info.filename} is compressed or cut off")
+    if start % PAGE:
+        raise ValueError(f"member {info.filename} does not lie on a page")
     return start, info.file_size
 
 
 def _opened(
-    source: str | os.PathLike[str] | Buffer, mapped: bool
+    source: str | os.PathLike[str] | Buffer, mapped: bool, is_own: bool
 ) -> tuple[Path | None, os.stat_result | None, mmap.mmap]:
     if not isinstance(source, str | os.PathLike):
-        return None, None, _copied(source)
+        return None, None, _given(source)
     path = Path(source)
-    try:
-        with open(path, "rb") as stream:
-            status = os.fstat(stream.fileno())
+    with open_regular(path, follow=not is_own) as stream:
+        status = os.fstat(stream.fileno())
+        if is_own and (problem := stranger(status)):
+            raise ArtifactError(
+                "F114", f"{path} is not to be trusted", reason=problem, remedy=f"rm {path}"
+            )
+        try:
             if status.st_size and mapped:
                 buffer = mmap.mmap(stream.fileno(), status.st_size, access=mmap.ACCESS_READ)
             else:
                 buffer = _copied(stream.read())
-            return path, status, buffer
-    except FileNotFoundError as error:
-        raise FileMissing("F501", f"{path} does not exist") from error
-    except OSError as error:
-        raise FileAccess("F502", f"{path} cannot be read", reason=error.strerror or "") from error
-    except ValueError as error:  # a NUL in the name
-        raise FileAccess("F502", f"{str(path)!r} cannot be read", reason=str(error)) from error
+        except (OSError, ValueError) as error:
+            raise FileAccess("F502", f"{path} cannot be read", reason=str(error)) from error
+        return path, status, buffer
+
+
+def _given(source: object) -> mmap.mmap:
+    try:
+        return _copied(source)  # type: ignore[arg-type]
+    except (TypeError, ValueError, BufferError) as error:
+        raise OptionError(
+            "F615",
+            f"{type(source).__name__} is no artifact",
+            reason="an artifact is a path, or the bytes of a file",
+        ) from error
 
 
 def _copied(data: Buffer) -> mmap.mmap:
@@ -306,44 +348,30 @@ def _copied(data: Buffer) -> mmap.mmap:
     return buffer
 
 
-def _parsed(path: Path | None, text: bytes) -> Mapping[str, Any]:
+def _is_special(path: Path) -> bool:
+    """Whether there is a device, a pipe or a socket."""
     try:
-        manifest = json.loads(text)
-    except ValueError as error:
-        raise _damaged(path, "the manifest is not JSON") from error
-    if not isinstance(manifest, dict) or not isinstance(manifest.get("format"), list):
-        raise _damaged(path, "the manifest has no format number")
-    return manifest
+        return path.exists() and not path.is_file() and not path.is_dir()
+    except (OSError, ValueError) as error:
+        raise _unwritable(path, error) from error
 
 
-def _check_format(artifact: Artifact) -> None:
-    found = tuple(artifact.manifest["format"])
-    if found > FORMAT:
-        name = artifact.path.name if artifact.path else "the artifact"
-        text = ".".join(map(str, found))
-        raise ArtifactError(
-            "F103",
-            f"{name} has format {text}; this fissile reads up to {FORMAT[0]}.{FORMAT[1]}",
-            reason="it was written by a newer version",
-            remedy=["pip install --upgrade fissile", "compile the model again with this version"],
-        )
+def _write_special(path: Path, data: bytes) -> None:
+    """Write to a device or pipe; nobody is waited for who might open its other end one day."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        with open(handle, "wb") as stream:
+            os.set_blocking(handle, True)
+            stream.write(data)
+    except OSError as error:
+        raise _unwritable(path, error) from error
 
 
-def _damaged(path: Path | None, reason: str) -> ArtifactError:
-    name = str(path) if path else "the artifact"
-    return ArtifactError(
-        "F101",
-        f"{name} is not a usable artifact",
-        reason=reason,
-        remedy="copy it again, or compile the model again",
-    )
-
-
-def _unwritable(path: Path, error: OSError) -> FileAccess:
+def _unwritable(path: Path, error: OSError | ValueError) -> FileAccess:
     return FileAccess(
         "F503",
         f"{path} cannot be written",
-        reason=error.strerror or str(error),
+        reason=getattr(error, "strerror", None) or str(error),
         remedy="choose another place with -o",
     )
 

@@ -20,11 +20,12 @@ from typing import Any, Self
 import numpy as np
 
 from fissile.errors import ArtifactError, FissileError, InvalidFeed, OptionError, did_you_mean
-from fissile.runtime.artifact import atomic_file, read_artifact
+from fissile.runtime.artifact import Artifact, atomic_file, check_members, read_artifact
 from fissile.runtime.bind import Binding, Shape, bind_extents, bind_shapes
 from fissile.runtime.feeds import Array, check_names, check_out, check_overlap, convert
 from fissile.runtime.frame import Frame
 from fissile.runtime.lend import Lender
+from fissile.runtime.manifest import REPORT
 from fissile.runtime.memory import address_of
 from fissile.runtime.plan import TensorInfo
 from fissile.runtime.profile import Profile, profile_of
@@ -62,16 +63,27 @@ def load(
     threads: int | None = None,
     busy: Busy = "wait",
     mmap: bool = True,
+    verify: bool = False,
 ) -> "Executable":
     """Load a `.fsl` file, or its bytes, with numpy alone.
 
     threads: gang size of one call (None: FISSILE_NUM_THREADS, then the cores allowed). busy: what a
-    call does while another one holds the gang. ArtifactError, FileMissing, FileAccess.
+    call does while another one holds the gang. mmap: False copies the file into memory. verify: read the weights, too,
+    and compare their hash. ArtifactError, FileMissing, FileAccess, OptionError.
     """
     count = default_threads() if threads is None else checked_threads(threads)
     if busy not in ("wait", "solo", "error"):
         raise OptionError("F604", f"busy={busy!r}", remedy='busy="wait", "solo" or "error"')
-    return Executable(load_program(read_artifact(artifact, mapped=mmap)), count, busy)
+    found = read_artifact(artifact, mapped=mmap)
+    if verify:
+        check_members(found)
+    return Executable(load_program(found), count, busy)
+
+
+def executable_of(artifact: Artifact, threads: int | None = None) -> "Executable":
+    """What runs an artifact that has been read; threads as for `load`."""
+    count = default_threads() if threads is None else checked_threads(threads)
+    return Executable(load_program(artifact), count, "wait")
 
 
 class Executable:
@@ -167,8 +179,10 @@ class Executable:
             stream.write(program.artifact.buffer)
 
     def report(self) -> Mapping[str, Any]:
-        """What the compiler recorded about this program (`report.json`)."""
-        return dict(json.loads(bytes(self.program.artifact.member("report.json"))))
+        """What the compiler recorded about this program (`report.json`). ArtifactError F101 where it is damaged."""
+        artifact = self.program.artifact
+        check_members(artifact, [REPORT])
+        return dict(json.loads(bytes(artifact.member(REPORT))))
 
     def close(self) -> None:
         """Let go of code, weights and arenas; calls that are running finish."""

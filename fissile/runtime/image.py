@@ -8,12 +8,14 @@ Invariant: no page is ever writable and executable; where the file cannot be map
 import ctypes
 import mmap
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from fissile.errors import ArtifactError
+from fissile.errors import ArtifactError, FissileWarning
+from fissile.files import kind_of, stranger
 from fissile.options import environment
 from fissile.runtime.artifact import Artifact
 from fissile.runtime.memory import address_of
@@ -70,8 +72,19 @@ def _tell_perf(entries: Mapping[str, int], end: int) -> None:
     starts = sorted((address, name) for name, address in entries.items())
     ends = [address for address, _ in starts[1:]] + [end]
     lines = [f"{a:x} {e - a:x} {name}\n" for (a, name), e in zip(starts, ends, strict=True)]
-    with open(f"/tmp/perf-{os.getpid()}.map", "a", encoding="ascii") as file:
-        file.writelines(lines)
+    path = f"/tmp/perf-{os.getpid()}.map"
+    # everybody may write to /tmp, so that somebody else's link or file could be in the map's place
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(path, flags, 0o600), "a", encoding="ascii") as file:
+            status = os.fstat(file.fileno())
+            problem = kind_of(status) or stranger(status)
+            if not problem:
+                file.writelines(lines)
+    except OSError as error:
+        problem = error.strerror or str(error)
+    if problem:
+        warnings.warn(f"perf is not told the kernels: {path}: {problem}", FissileWarning, 2)
 
 
 def syscall_address() -> int:

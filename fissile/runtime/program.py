@@ -11,7 +11,7 @@ from importlib import import_module
 import numpy as np
 
 from fissile.errors import ArtifactError
-from fissile.runtime.artifact import Artifact, choose_target
+from fissile.runtime.artifact import FOREIGN, Artifact, choose_target
 from fissile.runtime.image import Image, map_image
 from fissile.runtime.memory import Words, address_of, aligned_words
 from fissile.runtime.plan import Call, Plan, read_plan
@@ -56,10 +56,12 @@ def _evaluator(artifact: Artifact, plan: Plan) -> Callable[[Call, int], Evaluato
     """Foreign nodes need the onnx package, and kernels of a provider its own; nothing else of an artifact does."""
     for provider in dict.fromkeys(call.provider for call in plan.calls if call.provider):
         require(provider)
+    for call in plan.calls:
+        artifact.member(f"{FOREIGN}{call.model}.onnx")  # an error here and not in a run
     in_python = _python(artifact) if any(not call.provider for call in plan.calls) else None
 
     def made(call: Call, threads: int) -> Evaluator:
-        model = bytes(artifact.member(f"foreign/{call.model}.onnx"))
+        model = bytes(artifact.member(f"{FOREIGN}{call.model}.onnx"))
         if in_python is None or call.provider:
             return evaluator(call.provider, model, threads)
         return in_python(model)
@@ -74,7 +76,7 @@ def _python(artifact: Artifact) -> Callable[[bytes], Evaluator]:
         raise ArtifactError(
             "F109",
             "this artifact has foreign nodes, which need the onnx package",
-            where=list(artifact.manifest["foreign"]),
+            where=list(artifact.manifest.get("foreign", ())),
             reason=str(error),
             remedy="pip install onnx",
         ) from error

@@ -7,6 +7,7 @@ that the region is gapless (the format asks for it) and a mapped tensor is as al
 """
 
 import json
+import mmap
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 ALIGNMENT = 64
-Buffer = bytes | bytearray | memoryview | npt.NDArray[Any]
+Buffer = bytes | bytearray | memoryview | mmap.mmap | npt.NDArray[Any]
 CODES = {
     "float64": "F64",
     "float32": "F32",
@@ -92,9 +93,23 @@ def chunks(weights: Sequence[Weight]) -> Iterator[Buffer]:
 
 
 def data_start(member: Buffer) -> int:
-    """Bytes from the start of the member to the first data byte."""
-    (length,) = struct.unpack_from("<Q", view(member))
-    return 8 + int(length)
+    """Bytes from the start of the member to the first data byte; ValueError where the header cannot be right."""
+    content = view(member)
+    if content.nbytes < 8:
+        raise ValueError("there is no header")
+    (length,) = struct.unpack_from("<Q", content)
+    start = 8 + int(length)
+    if start % ALIGNMENT or start > content.nbytes:
+        raise ValueError(f"a header of {length} bytes in {content.nbytes}")
+    try:
+        table = json.loads(bytes(content[8:start]))
+        spans = [row["data_offsets"] for row in table.values()]
+        end = max((end for _, end in spans), default=0)
+    except (ValueError, RecursionError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError("the header names no tensors") from error
+    if end != content.nbytes - start:
+        raise ValueError(f"tensors end at {end}, the data at {content.nbytes - start}")
+    return start
 
 
 def view(data: Buffer) -> memoryview:
