@@ -371,7 +371,7 @@ def cache_command(action: str, as_json: bool, quiet: bool, verbose: bool) -> int
         print(json.dumps({"action": action, **document}))
         return 0
     word = "deleted" if action == "clear" else "holds"
-    where = found.directory or "(no cache)"
+    where = cache.shown(found.directory) if found.directory else "(no cache)"
     print(f"{where}  {word} {found.artifacts} artifacts, {found.size / 1e6:.1f} MB")
     return 0
 
@@ -403,9 +403,11 @@ def doctor_command(as_json: bool, quiet: bool, verbose: bool) -> int:
         **versions(),
         "target": isa,
         "cores": f"{allowed} allowed of {os.cpu_count()} ({why_cores(threads.cgroup_quota())})",
-        "cache": f"{held.directory or 'none'}, {held.artifacts} artifacts, {held.size / 1e6:.1f} MB",
+        "cache": f"{cache.shown(held.directory or Path('none'))}, {held.artifacts} artifacts, {held.size / 1e6:.1f} MB",
     }
-    settings = {v.name: os.environ[v.name] for v in ENVIRONMENT if v.name in os.environ}
+    settings = {
+        v.name: cache.shown(Path(os.environ[v.name])) for v in ENVIRONMENT if v.name in os.environ
+    }
     if as_json:
         print(json.dumps({**facts, "environment": settings, "problems": problems}))
     else:

@@ -2,7 +2,7 @@
 
 In: a plan, or the text of a file and the graph it was made for. Out: the text, or the plan. Nodes are numbered in the
 order of the packed graph, whose hash is in the file, as is that of the steps. Invariant: a plan read from a file has
-passed `verify` and `check_plan`.
+passed `verify` and `check_plan`. A plan file is valid for one minor version: the next may make another graph.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from fissile import __version__
 from fissile.errors import OptionError
 from fissile.ir.graph import Graph, Node
 from fissile.orchestrate.formats import own_outputs, pack_operands
@@ -19,6 +20,7 @@ from fissile.orchestrate.plan import Anchor, Kernel, Plan, Step, verify
 from fissile.orchestrate.plan_check import check_plan
 
 FORMAT = 2
+_VALID = "a plan file is valid for one minor version"
 
 
 def plan_text(plan: Plan) -> str:
@@ -29,7 +31,7 @@ def plan_text(plan: Plan) -> str:
     except KeyError as error:
         raise ValueError(f"{error.args[0]} is no node of the plan's graph") from error
     rows = ",\n".join(map(_row_text, steps))
-    head = f'"fissile_plan":{FORMAT},\n"graph":"{graph_hash(plan.graph)}"'
+    head = f'"fissile_plan":{FORMAT},\n"version":"{_minor()}",\n"graph":"{graph_hash(plan.graph)}"'
     return f'{{{head},\n"sha256":"{steps_hash(steps)}",\n"steps":[\n{rows}\n]}}\n'
 
 
@@ -40,12 +42,17 @@ def read_plan(text: str, graph: Graph) -> Plan:
         document = json.loads(text)
         found, steps = document["fissile_plan"], document["steps"]
         graph_given, steps_given = document["graph"], document.get("sha256")
+        version = document.get("version", _minor())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _refused("it is no plan file") from error
     if found != FORMAT:
-        raise _refused(f"it has format {found}; this version reads {FORMAT}")
+        raise _refused(f"it has format {found!r}; this version reads {FORMAT}; {_VALID}")
+    if version != _minor():
+        raise _refused(f"it was made by fissile {version}, this is {_minor()}; {_VALID}")
     if graph_given != graph_hash(packed):
-        raise _refused("it was made for another model, other options or shapes, or another version")
+        raise _refused(
+            f"it was made for another model, other options or shapes, or another version; {_VALID}"
+        )
     if not isinstance(steps, list) or steps_given != steps_hash(steps):
         raise _refused("it is damaged: its steps are not those that were written")
     nodes = packed.nodes()
@@ -53,9 +60,15 @@ def read_plan(text: str, graph: Graph) -> Plan:
         plan = Plan(packed, tuple(Step(tuple(_kernel(k, nodes) for k in step)) for step in steps))
         verify(plan)
         check_plan(plan)
-    except (ValueError, LookupError, TypeError, AssertionError) as error:
+    except (ValueError, LookupError, TypeError, AssertionError, AttributeError, ArithmeticError,
+            RuntimeError) as error:  # fmt: skip
         raise _refused(f"it is damaged: {error}") from error
     return plan
+
+
+def _minor() -> str:
+    """The version without its last number."""
+    return __version__.rpartition(".")[0]
 
 
 def steps_hash(steps: Sequence[Any]) -> str:

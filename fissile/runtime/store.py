@@ -301,7 +301,7 @@ def _check_format(layer: sqlite3.Connection, path: Path) -> int:
     if found > FORMAT:
         raise StoreError(
             "F513", f"the tuning store {path} has format {found}; this fissile knows {FORMAT}",
-            reason="it was written by a newer version",
+            reason="it was written by a newer version; those of earlier versions stay readable",
             remedy=["pip install --upgrade fissile", "name another in FISSILE_STORE"],
         )  # fmt: skip
     others = _rows(layer, "select name from sqlite_master where type = 'table'")
