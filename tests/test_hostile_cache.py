@@ -41,7 +41,7 @@ def model(factor: float) -> bytes:
     graph = helper.make_graph([helper.make_node("Gemm", ["x", "w", "b"], ["y"])], "g", [x], [y], [w, b])
     opset = [helper.make_opsetid("", 17)]
     made: onnx.ModelProto = helper.make_model(graph, opset_imports=opset, ir_version=8)
-    return made.SerializeToString()
+    return bytes(made.SerializeToString())
 
 
 GOOD, EVIL = model(2.0), model(666.0)
