@@ -135,14 +135,16 @@ def read_artifact(
     path, status, buffer = _opened(source, mapped, is_own)
     try:
         with zipfile.ZipFile(_Reader(buffer)) as archive:
-            spans = _spans(buffer, archive.infolist())
+            infos = archive.infolist()
+            is_ours = "manifest.json" in archive.namelist()
+            spans = _spans(buffer, infos) if is_ours else {}
             comment = archive.comment.decode("ascii", "replace")
     except (
         zipfile.BadZipFile, struct.error, ValueError, EOFError, NotImplementedError, LookupError,
         ArithmeticError,
     ) as error:  # fmt: skip
         raise damaged(path, f"not a complete archive ({error})") from error
-    if "manifest.json" not in spans:
+    if not is_ours:
         raise damaged(path, "no manifest: this is some other zip file")
     offset, size = spans["manifest.json"]
     text = bytes(buffer[offset : offset + size])

@@ -30,7 +30,7 @@ answer([exe.metadata["key"], exe.manifest["format"], ours])
     key, form, ours = child(text)
     assert (key, form) == ("value", [1, 0])
     rooms = {name.split(".")[1] for name in ours}
-    assert rooms <= {"errors", "options", "target", "runtime", "ir"}
+    assert rooms <= {"errors", "files", "options", "target", "runtime", "ir"}
 
 
 def test_every_kind_of_array_is_taken(child: Any) -> None:
