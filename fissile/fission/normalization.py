@@ -111,13 +111,14 @@ def layer_normalization(
     return y if bias is None else add(y, bias), center, inverse
 
 
-@fission("RMSNormalization", "SimplifiedLayerNormalization")
-def rms_normalization(call: Call, x: Node, scale: Node) -> Node:
-    """x / sqrt(mean(x^2) + epsilon) * scale over the axes from `axis` on."""
+@fission("RMSNormalization")
+@fission("SimplifiedLayerNormalization", domain="com.microsoft", wide=(1,))
+def rms_normalization(call: Call, x: Node, scale: Node) -> tuple[Node, ...]:
+    """x / sqrt(mean(x^2) + epsilon) * scale over the axes from `axis` on, and 1 over that root."""
     first = normal_axis(call.attr("axis", -1), x.type.rank)
     square = mean(mul(x, x), range(first, x.type.rank))
     deviation = apply("sqrt", add(square, const(call.attr("epsilon", 1e-5), x)))
-    return mul(div(x, deviation), scale)
+    return mul(div(x, deviation), scale), div(const(1, x), deviation)
 
 
 @fission("MeanVarianceNormalization")

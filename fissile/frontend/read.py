@@ -20,6 +20,7 @@ from onnx import checker, inliner, numpy_helper
 from fissile.errors import FileMissing, ModelError, Place, UnsupportedError
 from fissile.frontend.external import external_array, external_files
 from fissile.frontend.operator_graph import Metadata, Operator, OperatorGraph, Value
+from fissile.frontend.tidy import initializers_read, tidy
 
 OLDEST_OPSET = 7
 NEWEST_OPSET: int = onnx.defs.onnx_opset_version()
@@ -55,15 +56,17 @@ def read_model(
 
 def _read(content: bytes, file_name: str, folder: Path | None) -> OperatorGraph:
     proto = _parsed(content, file_name)
-    _check_versions(proto)
     digest = _sha256(content, external_files(proto, folder))
+    said = proto.graph.name, proto.ir_version
+    tidy(proto)
+    _check_versions(proto)
+    fed = {t.name for t in proto.graph.initializer}
     tensors = _take_weights(proto.graph)
     declared = [[_value(v) for v in values] for values in (proto.graph.input, proto.graph.output)]
-    _check(proto)
-    if proto.functions:
-        proto = inliner.inline_local_functions(proto)
+    proto = _plain(proto)
     opsets = {_domain(o.domain): o.version for o in proto.opset_import}
-    weights = {t.name: _array(t, folder) for t in tensors}
+    read = initializers_read(proto.graph)
+    weights = {t.name: _array(t, folder) for t in tensors if t.name in read}
     _add_sparse(proto.graph, weights)
     metadata = Metadata(
         producer=_said(proto.producer_name),
@@ -74,13 +77,13 @@ def _read(content: bytes, file_name: str, folder: Path | None) -> OperatorGraph:
         graph_doc=_said(proto.graph.doc_string),
         custom={_said(p.key): _said(p.value) for p in proto.metadata_props},
         opsets=opsets,
-        ir_version=proto.ir_version,
+        ir_version=said[1],
         sha256=digest,
         file_name=file_name,
-        graph_name=_said(proto.graph.name),
+        graph_name=_said(said[0]),
     )
     operators = tuple(operator_of(node, opsets, folder) for node in proto.graph.node)
-    inputs = tuple(v for v in declared[0] if v.name not in weights)
+    inputs = tuple(v for v in declared[0] if v.name not in fed and v.name not in weights)
     return OperatorGraph(operators, weights, inputs, tuple(declared[1]), metadata)
 
 
@@ -152,6 +155,34 @@ def _check_versions(model: onnx.ModelProto) -> None:
             where=places,
             remedy="export the model with operators of ONNX alone",
         )
+
+
+def _plain(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model, checked and without functions of its own; those of another opset are converted to the model's."""
+    if not model.functions:
+        _check(model)
+        return model
+    opset = {_domain(o.domain): o.version for o in model.opset_import}.get("")
+    if all({_domain(o.domain): o.version for o in f.opset_import}.get("", opset) == opset
+           for f in model.functions):  # fmt: skip
+        _check(model)
+        return inliner.inline_local_functions(model)
+    try:
+        plain = inliner.inline_local_functions(model, convert_version=True)
+    except (RuntimeError, ValueError) as error:
+        raise UnsupportedError(
+            "F021", "a function of the model is of another opset", reason=str(error)
+        ) from error
+    if plain.functions:
+        places = [Place(f.name, f.domain) for f in plain.functions]
+        raise UnsupportedError(
+            "F021",
+            f"functions of the model are of another opset than {opset}",
+            where=places,
+            remedy="export the model with one opset",
+        )
+    _check(plain)
+    return plain
 
 
 def _check(model: onnx.ModelProto) -> None:
