@@ -12,10 +12,8 @@ import hashlib
 import json
 import os
 import stat
-import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,7 +24,8 @@ from pathlib import Path
 import platformdirs
 
 from fissile import __version__
-from fissile.errors import ArtifactError, FileAccess, FileMissing, FissileError, FissileWarning
+from fissile.errors import ArtifactError, FileAccess, FileMissing, FissileError
+from fissile.errors import warn as warn
 from fissile.files import kind_of, open_regular, stranger
 from fissile.options import environment
 from fissile.runtime.artifact import Artifact, atomic_file, check_members, read_artifact
@@ -42,7 +41,6 @@ _MODE = 0o644
 _NOTE = ".checked"  # beside an artifact: that its weights are those of their hash
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _TOLD: set[tuple[Path, str]] = set()
-_OWN = (str(Path(__file__).parent) + os.sep, contextlib.__file__)
 
 
 @dataclass(frozen=True)
@@ -199,14 +197,6 @@ def clear() -> Contents:
                 with contextlib.suppress(OSError):  # a folder, which nobody here has made
                     path.unlink(missing_ok=True)
     return before
-
-
-def warn(text: str) -> None:
-    """A FissileWarning that points at the code which called this package."""
-    frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(text, FissileWarning, stacklevel=level)
 
 
 def shown(path: Path) -> str:

@@ -7,9 +7,15 @@ F0 the model and its operators, F1 artifacts and CPUs, F2 feeds and shapes, F3 r
 F4 schedules, code generation and linking, F5 files, cache and store, F6 options, F7 threads.
 """
 
+import contextlib
 import difflib
+import os
+import sys
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+_OWN = (os.path.dirname(__file__) + os.sep, contextlib.__file__)
 
 
 @dataclass(frozen=True)
@@ -120,6 +126,14 @@ class BusyError(FissileError, RuntimeError):
 
 class FissileWarning(UserWarning):
     """Every warning of this package."""
+
+
+def warn(text: str) -> None:
+    """A FissileWarning that points at the code which called this package."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, FissileWarning, stacklevel=level)
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:

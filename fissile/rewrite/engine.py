@@ -12,12 +12,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from fissile.errors import CompileError
+from fissile.errors import CompileError, warn
 from fissile.ir.dim import DimLike
 from fissile.ir.graph import Graph, Guard, Node, constraints, make, users
 from fissile.rewrite.rule import Refused, Rule
 
 STEPS_PER_NODE = 500  # far above what any terminating set of rules needs
+SWEEPS = 100  # with private inputs; each but the last fires a rule
 EXAMPLES = 12  # firings of one rule that are kept as text
 
 
@@ -51,21 +52,29 @@ class _Pass:
     readers: None when rules may not ask, else how many read each node. known: what rules make of nodes whose inputs
     are in normal form, shared by sweeps with the same rules (without readers that depends on the node alone).
     log: where firings are told, the first EXAMPLES of each rule; None where nobody asks.
+    given: nodes that the caller exchanges. underway: nodes that wait for what replaces them, with their places on the
+    stack, outermost first. kept: nodes that stay what they are, since what replaced them led back to them.
+    by: which rule replaced a node. stuck: the rules that were stopped.
     """
 
     rules: dict[str, list[Rule]]
     readers: dict[Node, int] | None
     steps_left: int
+    given: frozenset[Node] = frozenset()
     normal: dict[Node, Node] = field(default_factory=dict)
     forward: dict[Node, Node] = field(default_factory=dict)
     origins: dict[Node, tuple[str, ...]] = field(default_factory=dict)
     fired: Counter[str] = field(default_factory=Counter)
     known: dict[Node, Node] = field(default_factory=dict)
     log: list[Firing] | None = None
+    underway: dict[Node, int] = field(default_factory=dict)
+    kept: set[Node] = field(default_factory=set)
+    by: dict[Node, str] = field(default_factory=dict)
+    stuck: set[str] = field(default_factory=set)
 
 
 def rewrite(graph: Graph, rules: Sequence[Rule]) -> Rewritten:
-    """Apply `rules` wherever they fire until none does. CompileError F301 when they never stop.
+    """Apply `rules` wherever they fire until none does; rules that undo each other are stopped, with a warning.
 
     >>> from fissile.ir.primitive import INPUT, TRANSPOSE
     >>> from fissile.rewrite import RULES
@@ -82,13 +91,16 @@ def rewrite(graph: Graph, rules: Sequence[Rule]) -> Rewritten:
     log: list[Firing] = []
     graph, counts = _sweep(graph, free, exact=False, log=log)
     fired.update(counts)
-    while private:
+    for _ in range(SWEEPS if private else 0):
         graph, counts = _sweep(graph, private, exact=True, log=log)
         fired.update(counts)
         if not counts:
             break
         graph, counts = _sweep(graph, free, exact=False, log=log)
         fired.update(counts)
+    else:
+        if private:
+            _say_stopped(counts)
     guards = graph.guards + _lost_guards(before, graph)
     return Rewritten(replace(graph, guards=guards), dict(fired), _first_of_each(log))
 
@@ -150,7 +162,9 @@ class Renewal:
         """`graph`, whose nodes are in normal form, with each key of `new` replaced by its value, in normal form."""
         before = list(constraints(graph)) if _is_symbolic(graph) else []
         result = self._swept(graph, new)
-        while self._may_fire(result):
+        for _ in range(SWEEPS):
+            if not self._may_fire(result):
+                break
             changed, counts = _sweep(result, self._private, exact=True)
             if not counts:
                 break
@@ -206,6 +220,7 @@ def _sweep(
         readers_of(graph, nodes) if exact else None,
         STEPS_PER_NODE * (len(nodes) + 100),
         origins=dict(graph.origins),
+        given=frozenset(new or ()),
         forward=dict(new or {}),
         known={} if known is None else known,
         log=log,
@@ -218,6 +233,8 @@ def _sweep(
     givers = [node for node in graph.late.values() if node in live]
     for node in (*givers, *(node for _, node in graph.outputs)):
         _normalize(node, state)
+    if state.stuck:
+        _say_stopped(state.stuck)
     outputs = tuple((name, state.normal[node]) for name, node in graph.outputs)
     result = graph.changed(outputs, state.normal)
     origins = {n: state.origins[n] for n in result.nodes() if n in state.origins}
@@ -244,7 +261,7 @@ def _normalize(root: Node, state: _Pass) -> None:
             continue
         state.steps_left -= 1
         if state.steps_left < 0:
-            raise _never_stops(node, state)
+            _give_up(state)
         target = state.forward.get(node)
         if target is None:
             pending = [i for i in node.inputs if i not in state.normal]
@@ -253,12 +270,42 @@ def _normalize(root: Node, state: _Pass) -> None:
                 continue
             target = _step(node, state)
         if target is not node and target not in state.normal:
+            if node in state.underway:
+                _keep_one(node, stack, state)
+                continue
             state.forward[node] = target
+            state.underway[node] = len(stack) - 1
             stack.append(target)
             continue
         state.normal[node] = state.normal.get(target, target)
+        state.underway.pop(node, None)
         _inherit(state, state.normal[node], state.origins.get(node, ()))
         stack.pop()
+
+
+def _keep_one(node: Node, stack: list[Node], state: _Pass) -> None:
+    """What replaced `node` led back to it: one node on the way there stays what it is.
+
+    That is one that the caller exchanged, if there is any: the exchange is undone, since the rules undo it. Else it is
+    the node itself, and the rules on the way are told as stopped.
+    """
+    way = [*state.underway]
+    way = way[way.index(node) :]
+    chosen = next((n for n in way if n in state.given), node)
+    if chosen not in state.given:
+        state.stuck.update(name for n in way if (name := state.by.get(n)))
+    del stack[state.underway[chosen] + 1 :]
+    for other in way[way.index(chosen) :]:
+        del state.underway[other]
+    del state.forward[chosen]
+    state.kept.add(chosen)
+
+
+def _give_up(state: _Pass) -> None:
+    """Rules that make ever new nodes: none is applied any more."""
+    if state.rules:
+        state.stuck.update(name for name, _ in state.fired.most_common(3))
+        state.rules, state.known = {}, {}
 
 
 def _step(node: Node, state: _Pass) -> Node:
@@ -270,10 +317,13 @@ def _step(node: Node, state: _Pass) -> Node:
         _succeed(state, node, new)
         if new in state.normal:
             return new
+    if new in state.kept:
+        return new if new is node else _settled(new, state)
     outcome = state.known.get(new) or _outcome(new, state)
     if state.readers is None:
         state.known[new] = outcome
     if outcome is not new:
+        state.by[node] = state.by.get(new, "")
         _succeed(state, new, outcome)
         return outcome
     return new if new is node else _settled(new, state)
@@ -285,6 +335,7 @@ def _outcome(new: Node, state: _Pass) -> Node:
         outcome = _apply(rule, new, state.readers)
         if isinstance(outcome, Node) and outcome is not new:
             state.fired[rule.name] += 1
+            state.by[new] = rule.name
             if outcome.dtype is not new.dtype or outcome.type.rank != new.type.rank:
                 raise CompileError("F302", f"rule {rule.name} changed {new} to {outcome}")
             if state.log is not None and state.fired[rule.name] <= EXAMPLES:
@@ -329,11 +380,10 @@ def _inherit(state: _Pass, node: Node, names: tuple[str, ...]) -> None:
             stack.extend(current.inputs)
 
 
-def _never_stops(node: Node, state: _Pass) -> CompileError:
-    busiest = ", ".join(f"{name} ({n})" for name, n in state.fired.most_common(3))
-    return CompileError(
-        "F301",
-        f"the rewrite rules do not come to an end at {node}",
-        reason=f"most often fired: {busiest}",
-        remedy=[f"--disable {name}" for name, _ in state.fired.most_common(1)],
+def _say_stopped(rules: Iterable[str]) -> None:
+    names = sorted(rules)
+    switch = " ".join(f"--disable {name}" for name in names)
+    warn(
+        f"the rewrite rules {', '.join(names)} do not come to an end on this model; they were stopped, and the "
+        f"graph is used as far as they got ({switch} leaves them out)"
     )

@@ -7,6 +7,8 @@ order of summation; both directions exist, so the search decides by cost.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fissile.ir.dim import DimLike, less_equal, product
 from fissile.ir.graph import Node, make
 from fissile.ir.primitive import CONCAT, MATMUL, PRIMITIVES, RESHAPE, SLICE
@@ -25,11 +27,13 @@ def rows(node: Node) -> Node:
 
 def unviewed(node: Node) -> Node:
     """The node under reshapes that keep the last axis."""
-    while node.primitive is RESHAPE and is_same(node.inputs[0].shape[-1], node.shape[-1]):
-        if node.inputs[0].type.rank < 1:
-            break
+    while node.primitive is RESHAPE and _is_same_last(node.inputs[0].shape, node.shape):
         node = node.inputs[0]
     return node
+
+
+def _is_same_last(a: Sequence[DimLike], b: Sequence[DimLike]) -> bool:
+    return bool(a) and bool(b) and is_same(a[-1], b[-1])
 
 
 @rule("matmul(M x, w) -> M matmul(x, w), M along places", "matmul", regime="substitute")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import doctest
+import warnings
 
+import numpy as np
 import pytest
 
-from fissile.errors import CompileError, OptionError
+from fissile.errors import CompileError, FissileWarning, OptionError
 from fissile.ir.dim import symbol
 from fissile.ir.dtype import FLOAT64
-from fissile.ir.graph import Graph, Node, constraints
+from fissile.ir.graph import Graph, Node, constraints, evaluate
 from fissile.ir.primitive import cast
 from fissile.rewrite import RULES, canonicalize, engine
 from fissile.rewrite.engine import rewrite
@@ -24,12 +26,49 @@ def _rule(apply: object, *roots: str) -> Rule:
     return Rule("r", "", roots, apply, "tests")  # type: ignore[arg-type]
 
 
-def test_a_rule_that_never_stops_is_named() -> None:
+def test_rules_that_undo_each_other_are_named_and_the_graph_is_used() -> None:
     def swap(node: Node) -> Outcome:
         return P("add", node.inputs[1], node.inputs[0])
 
-    with pytest.raises(CompileError, match=r"do not come to an end(.|\n)*most often fired: r"):
-        rewrite(graph_of(P("add", X, Y)), [_rule(swap, "add")])
+    root = P("exp", P("add", X, Y))
+    with pytest.warns(FissileWarning, match="the rewrite rules r do not come to an end"):
+        done = rewrite(graph_of(root), [_rule(swap, "add")])
+    assert done.graph.outputs[0][1] is root
+
+
+def test_rules_that_make_ever_more_nodes_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "STEPS_PER_NODE", 1)
+
+    def grow(node: Node) -> Outcome:
+        return P("add", P("neg", P("neg", node.inputs[0])), Y)
+
+    with pytest.warns(FissileWarning, match="the rewrite rules r do not come to an end"):
+        done = rewrite(graph_of(P("add", X, Y)), [_rule(grow, "add")])
+    feeds = {name: np.arange(6, dtype=np.float32).reshape(2, 3) for name in "xy"}
+    assert np.array_equal(evaluate(done.graph, feeds, {})["y0"], 2 * feeds["x"])
+
+
+def test_an_exchange_that_the_rules_undo_leaves_the_graph() -> None:
+    """A substitution that is the other direction of a canonical rule."""
+
+    def hoist(node: Node) -> Outcome:
+        inner = node.inputs[0]
+        return P("exp", P("neg", inner.inputs[0])) if inner.name == "exp" else Refused("")
+
+    before = P("tanh", P("exp", P("neg", X)))
+    there = P("neg", P("exp", X))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        renewal = engine.Renewal([_rule(hoist, "neg")])
+        done = renewal.exchanged(graph_of(before), {before.inputs[0]: there})
+    assert done.outputs[0][1] is before
+
+
+def test_an_exchange_may_contain_what_it_replaces() -> None:
+    old = P("exp", X)
+    renewal = engine.Renewal([])
+    done = renewal.exchanged(graph_of(P("tanh", old)), {old: P("neg", P("neg", old))})
+    assert done.outputs[0][1] is P("tanh", old)
 
 
 def test_a_rule_that_changes_the_type_is_named() -> None:
