@@ -12,9 +12,16 @@ import difflib
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
+T = TypeVar("T")
+U = TypeVar("U")
+# What a mistake of this package raises; what the machine or the user causes is not among it.
+UNFORESEEN = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError,
+)  # fmt: skip
 _OWN = (os.path.dirname(__file__) + os.sep, contextlib.__file__)
 
 
@@ -134,6 +141,15 @@ def warn(text: str) -> None:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
         frame, level = frame.f_back, level + 1
     warnings.warn(text, FissileWarning, stacklevel=level)
+
+
+def dispensable(what: str, make: Callable[[], T], otherwise: U) -> T | U:
+    """What a result is whole without: a failure of it that nobody foresaw costs a warning, and is `otherwise`."""
+    try:
+        return make()
+    except UNFORESEEN as error:
+        warn(f"{what} failed, and the work goes on without: {type(error).__name__}: {error}")
+        return otherwise
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +30,22 @@ from fissile.codegen.llvm import (
 )
 from fissile.codegen.main import Call, Launch, Memory, bind_entry, expr_dim, stitch
 from fissile.codegen.support import ENTRIES, support_text
-from fissile.errors import CompileError, FissileError, OptionError, Place, did_you_mean
+from fissile.errors import (
+    UNFORESEEN,
+    CompileError,
+    FissileError,
+    OptionError,
+    Place,
+    did_you_mean,
+    dispensable,
+)
 from fissile.fission import fission
 from fissile.frontend import OperatorGraph, Value, fix_extents, read_model
 from fissile.ir import loop as L
 from fissile.ir import text
 from fissile.ir.dim import DimLike
 from fissile.ir.graph import Graph, Node
+from fissile.ir.graph import show as show_graph
 from fissile.ir.primitive import constant_value, pack_array
 from fissile.ir.verify import problems
 from fissile.options import Event, Options, plan_file_text
@@ -156,8 +166,11 @@ def substitute_graph(work: Work) -> Work:
         return work
     graph: Graph = work.known("graph")
     cost = estimator(extents=representative(graph, work.shapes))
-    best, *_ = substitute(graph, cost, disabled=work.options.disable)
-    return replace(work, graph=best.graph, log=best.log, plain=graph if best.log else None)
+    search = partial(substitute, graph, cost, disabled=work.options.disable)
+    best, *_ = dispensable("the search for substitutions", search, (None,))
+    if best is None or not best.log:
+        return work
+    return replace(work, graph=best.graph, log=best.log, plain=graph)
 
 
 def plan_kernels(work: Work) -> Work:
@@ -238,8 +251,7 @@ def pack_artifact(work: Work) -> Work:
     )
     weights = tuple(w for _, w in work.weights)
     models = [(f"foreign/{k}.onnx", m) for k, m in enumerate(foreign_models(work.known("plan")))]
-    told = {} if work.is_trial else {record.KEY: record.packed(_recorded(work))}
-    report = {**work.report, **told}
+    report = {**work.report, **({} if work.is_trial else _told(work))}
     contents = Contents(_manifest(work), targets, weights, report, tuple(models))
     return replace(work, artifact=artifact_bytes(contents))
 
@@ -258,8 +270,10 @@ def run(
                 work = _compile_ahead(work, stack)
             work = _advance(stage, work)
             if stage is STAGES[0]:
-                progress(Event("model", _said_model(work)))
-            progress(Event(stage.name, stage.summary(work), time.perf_counter() - start))
+                progress(Event("model", dispensable("the summary", partial(_said_model, work), "")))
+            seconds = time.perf_counter() - start
+            summary = dispensable(f"the summary of {stage.name}", partial(stage.summary, work), "")
+            progress(Event(stage.name, summary, seconds))
     return work
 
 
@@ -270,8 +284,7 @@ def _advance(stage: Stage, work: Work) -> Work:
         return _verified(done) if work.options.verify and done.loops is not work.loops else done
     except FissileError:
         raise
-    except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError,
-            ValueError) as error:  # fmt: skip
+    except UNFORESEEN as error:
         raise CompileError(
             "F401",
             f"the compiler failed in stage {stage.name}",
@@ -458,6 +471,13 @@ def _manifest(work: Work) -> dict[str, Any]:
     }
 
 
+def _told(work: Work) -> dict[str, Any]:
+    """What people may read of the compilation, as parts of `report.json`."""
+    return dispensable(
+        "the record of the compilation", lambda: {record.KEY: record.packed(_recorded(work))}, {}
+    )
+
+
 def _recorded(work: Work) -> record.Parts:
     """What people may want to know of the compilation later; for several targets, the loop programs of the best."""
     loops = work.loops[0]
@@ -556,26 +576,6 @@ def _show_operators(work: Work) -> str:
     return "\n".join(rows)
 
 
-def _show_graph(work: Work) -> str:
-    graph: Graph = work.known("graph")
-    numbers = {n: k for k, n in enumerate(graph.nodes())}
-    lines = []
-    for node, k in numbers.items():
-        attrs = ", ".join(f"{key}={_attr_text(value)}" for key, value in node.attrs)
-        reads = ", ".join(f"%{numbers[i]}" for i in node.inputs)
-        lines.append(f"%{k}: {node.type} = {node.name}({', '.join(x for x in (reads, attrs) if x)})")
-    lines += [f"output {name} = %{numbers[n]}" for name, n in graph.outputs]
-    lines += [f"guard {g.left} == {g.right}  {g.message}" for g in graph.guards]
-    return "\n".join(lines)
-
-
-def _attr_text(value: Any) -> str:
-    """`str`, but for tuples of extents, whose members Python would show by `repr`."""
-    if isinstance(value, tuple):
-        return f"({', '.join(map(_attr_text, value))}{',' * (len(value) == 1)})"
-    return str(value)
-
-
 def _show_loops(work: Work) -> str:
     parts = [text.show(f) for loops in work.loops for f in loops.functions.values()]
     return "\n\n".join(parts)
@@ -588,9 +588,9 @@ def _show_code(work: Work) -> str:
 
 STAGES = (
     Stage("import", import_model, _said_imported, _show_operators),
-    Stage("fission", split_operators, _said_fission, _show_graph),
-    Stage("canonicalize", canonicalize_graph, _said_canonical, _show_graph),
-    Stage("substitute", substitute_graph, _said_substituted, _show_graph),
+    Stage("fission", split_operators, _said_fission, lambda work: show_graph(work.known("graph"))),
+    Stage("canonicalize", canonicalize_graph, _said_canonical, lambda work: show_graph(work.known("graph"))),
+    Stage("substitute", substitute_graph, _said_substituted, lambda work: show_graph(work.known("graph"))),
     Stage("plan", plan_kernels, said_plan, lambda work: plans.show(work.known("plan"))),
     Stage("lower", lower_kernels, _said_loops, _show_loops),
     Stage("emit", emit_text, _said_text, lambda w: "\n".join(t for ts in w.texts for t in ts)),

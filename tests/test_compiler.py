@@ -386,6 +386,26 @@ def test_failures_of_the_compiler_are_told(monkeypatch: pytest.MonkeyPatch) -> N
     assert isinstance(caught.value.__cause__, KeyError)
 
 
+@pytest.mark.parametrize(
+    ("name", "where", "said"),
+    [
+        ("substitute", "fissile.pipeline", "the search for substitutions failed"),
+        ("packed", "fissile.report.record", "the record of the compilation failed"),
+        ("_said_model", "fissile.pipeline", "the summary failed"),
+    ],
+)
+def test_what_no_artifact_needs_fails_with_a_warning(
+    name: str, where: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr(importlib.import_module(where), name, broken)
+    with pytest.warns(FissileWarning, match=f"{said}(.|\n)*RecursionError: too deep"):
+        executable = fissile.compile(model(), cache=False)
+    assert executable.run({"x": X}).keys() == {"y", "z"}
+
+
 def test_events_tell_of_every_stage() -> None:
     events: list[Event] = []
     fissile.compile(model(), cache=False, progress=events.append)

@@ -271,6 +271,26 @@ def users(nodes: Iterable[Node]) -> dict[Node, list[Node]]:
     return result
 
 
+def show(graph: Graph) -> str:
+    """The graph as text: a line for every node, output and guard."""
+    numbers = {n: k for k, n in enumerate(graph.nodes())}
+    lines = []
+    for node, k in numbers.items():
+        attrs = ", ".join(f"{key}={_attr_text(value)}" for key, value in node.attrs)
+        reads = ", ".join(f"%{numbers[i]}" for i in node.inputs)
+        lines.append(f"%{k}: {node.type} = {node.name}({', '.join(x for x in (reads, attrs) if x)})")
+    lines += [f"output {name} = %{numbers[n]}" for name, n in graph.outputs]
+    lines += [f"guard {g.left} == {g.right}  {g.message}" for g in graph.guards]
+    return "\n".join(lines)
+
+
+def _attr_text(value: Any) -> str:
+    """`str`, but for tuples of extents, whose members Python would show by `repr`."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_attr_text, value))}{',' * (len(value) == 1)})"
+    return str(value)
+
+
 def map_graph(graph: Graph, change: Callable[[Node], Node | None]) -> Graph:
     """Rebuild the graph producers first; `change`, given a rebuilt node, may answer its replacement."""
     made: dict[Node, Node] = {}

@@ -95,39 +95,48 @@ def _type(b: Buffer) -> str:
     return text if b.space is Space.PARAM else f"{b.space.value}({text})"
 
 
-def _lines(s: Stmt, indent: str, last: bool = True) -> Iterator[str]:
+_Line = str | tuple[Stmt, str, bool]  # a line, or a statement with its indent and whether it ends its block
+
+
+def _lines(s: Stmt, indent: str) -> Iterator[str]:
+    """The lines of a statement; a stack of its own, since programs nest deeper than Python calls."""
+    stack: list[_Line] = [(s, indent, True)]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, str):
+            yield item
+        else:
+            stack.extend(reversed(_split(*item)))
+
+
+def _split(s: Stmt, indent: str, last: bool) -> list[_Line]:
+    """The first line of a statement, and what comes behind it."""
     deeper = indent + "    "
     if isinstance(s, Block):
-        if not s.body:
-            yield f"{indent}pass"
-        for i, inner in enumerate(s.body):
-            yield from _lines(inner, indent, last and i == len(s.body) - 1)
-    elif isinstance(s, For):
-        yield f"{indent}for {s.var.name} in {_WORD_OF[s.kind]}({_expr(s.extent, 0)}):"
-        yield from _lines(s.body, deeper)
-    elif isinstance(s, Store):
-        yield f"{indent}{_place(s.buffer, s.index)} = {_expr(s.value, 0)}"
-    elif isinstance(s, If):
-        yield f"{indent}if {_expr(s.condition, 0)}:"
-        yield from _lines(s.then, deeper)
-        if s.orelse is not None:
-            yield f"{indent}else:"
-            yield from _lines(s.orelse, deeper)
-    else:
-        yield from _scope(s, indent, last)
+        final = len(s.body) - 1
+        inner = [(part, indent, last and i == final) for i, part in enumerate(s.body)]
+        return [*inner] if s.body else [f"{indent}pass"]
+    if isinstance(s, For):
+        head = f"{indent}for {s.var.name} in {_WORD_OF[s.kind]}({_expr(s.extent, 0)}):"
+        return [head, (s.body, deeper, True)]
+    if isinstance(s, Store):
+        return [f"{indent}{_place(s.buffer, s.index)} = {_expr(s.value, 0)}"]
+    if isinstance(s, If):
+        lines: list[_Line] = [f"{indent}if {_expr(s.condition, 0)}:", (s.then, deeper, True)]
+        return lines if s.orelse is None else [*lines, f"{indent}else:", (s.orelse, deeper, True)]
+    return _scope(s, indent, last)
 
 
-def _scope(s: Alloc | Let, indent: str, last: bool) -> Iterator[str]:
+def _scope(s: Alloc | Let, indent: str, last: bool) -> list[_Line]:
     if isinstance(s, Alloc):
         name, kind, value = s.buffer.name, _type(s.buffer), None
     else:
         name, kind, value = s.var.name, s.var.dtype.name, _expr(s.value, 0)
     if last:
-        yield f"{indent}{name}: {kind}" + ("" if value is None else f" = {value}")
-        yield from _lines(s.body, indent)
-    else:
-        yield f"{indent}with {kind if value is None else f'{kind}({value})'} as {name}:"
-        yield from _lines(s.body, indent + "    ")
+        head = f"{indent}{name}: {kind}" + ("" if value is None else f" = {value}")
+        return [head, (s.body, indent, True)]
+    head = f"{indent}with {kind if value is None else f'{kind}({value})'} as {name}:"
+    return [head, (s.body, indent + "    ", True)]
 
 
 def _place(b: Buffer, index: tuple[Expr, ...]) -> str:
@@ -142,28 +151,51 @@ def _const(e: Const) -> tuple[str, int]:
     return f"const({text if finite else repr(text)}, {e.dtype.name})", _ATOM
 
 
+_Part = str | tuple[Expr, int]  # text, or an expression and the least strength with which it must bind
+
+
 def _expr(e: Expr, least: int) -> str:
     """Text of `e`, in parentheses when it binds less tightly than `least`."""
+    texts: list[str] = []
+    stack: list[_Part] = [(e, least)]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, str):
+            texts.append(item)
+            continue
+        parts, strength = _parts(item[0])
+        stack.extend(reversed(("(", *parts, ")") if strength < item[1] else parts))
+    return "".join(texts)
+
+
+def _parts(e: Expr) -> tuple[tuple[_Part, ...], int]:
+    """What the text of an expression is made of, and how tightly it binds."""
     if isinstance(e, Var):
-        return e.name
+        return (e.name,), _ATOM
     if isinstance(e, Load):
-        return _place(e.buffer, e.index)
-    text, strength = _const(e) if isinstance(e, Const) else _op(e)
-    return f"({text})" if strength < least else text
-
-
-def _op(e: Op) -> tuple[str, int]:
+        index = _separated(e.index) or ("()",)
+        return (e.buffer.name, "[", *index, "]"), _ATOM
+    if isinstance(e, Const):
+        text, strength = _const(e)
+        return (text,), strength
     if e.op in _INFIX:
         sign, strength = _INFIX[e.op]
         left = strength + 1 if strength == 1 else strength  # a < b < c would be a chain
-        return f"{_expr(e.args[0], left)} {sign} {_expr(e.args[1], strength + 1)}", strength
+        return ((e.args[0], left), f" {sign} ", (e.args[1], strength + 1)), strength
     if e.op == "select":
         condition, a, b = e.args
-        return f"{_expr(a, 1)} if {_expr(condition, 1)} else {_expr(b, 0)}", 0
+        return ((a, 1), " if ", (condition, 1), " else ", (b, 0)), 0
     if e.op == "not":
-        return f"~{_expr(e.args[0], 8)}", 8
+        return ("~", (e.args[0], 8)), 8
     name = e.dtype.name if e.op == "cast" else e.op
-    return f"{name}({', '.join(_expr(a, 0) for a in e.args)})", _ATOM
+    return (f"{name}(", *_separated(e.args), ")"), _ATOM
+
+
+def _separated(items: tuple[Expr, ...]) -> tuple[_Part, ...]:
+    parts: list[_Part] = []
+    for item in items:
+        parts.extend((", ", (item, 0)) if parts else ((item, 0),))
+    return tuple(parts)
 
 
 # ---------------------------------------------------------------- parsing

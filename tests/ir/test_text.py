@@ -16,6 +16,7 @@ from fissile.ir.loop import (
     Let,
     Load,
     Space,
+    Stmt,
     Store,
     bitcast,
     block,
@@ -113,3 +114,18 @@ def test_wrong_text_is_refused() -> None:
 def test_parentheses_are_as_few_as_possible() -> None:
     assert show(op("sub", n, op("sub", m, times(n, m)))) == "n - (m - n * m)"
     assert show(op("sub", op("sub", n, m), times(n, m))) == "n - m - n * m"
+
+
+def test_depth_is_no_limit() -> None:
+    """Kernels of long chains: expressions and scopes nested thousands deep."""
+    x = var("x", FLOAT32)
+    value: Expr = x
+    for _ in range(5000):
+        value = op("sin", value)
+    assert show(value) == "sin(" * 5000 + "x" + ")" * 5000
+    body: Stmt = Store(buffer("y", FLOAT32, ()), (), x)
+    for k in range(5000):
+        body = Let(var(f"t{k}", FLOAT32), x, body)
+    lines = show(body).splitlines()
+    assert len(lines) == 5001
+    assert lines[0] == "t4999: float32 = x"
