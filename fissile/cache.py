@@ -6,6 +6,7 @@ artifact make it once, and a folder that cannot be used means one warning, never
 used that somebody else than this user and root could have written, or into whose folder they could write.
 """
 
+import contextlib
 import fcntl
 import hashlib
 import json
