@@ -2,17 +2,17 @@
 
     python bench/build_zoo.py FOLDER [torch/mlp timm/resnet50 transformers/minilm ...] [--pretrained] [--static]
 
-Names are `torch/` one of TORCH, `torchvision/` and `timm/` any of theirs, `transformers/` one of TRANSFORMERS; none
-means DEFAULT. Weights are random (seed 0) unless `--pretrained`, which downloads them. The batch, and for text the
-length, stay free unless `--static`. Every file is checked by onnx, and onnxruntime is compared with torch at another
-batch.
+Names are `torch/` one of TORCH, `torchvision/` and `timm/` any of theirs, `transformers/` one of TRANSFORMERS,
+`exported/` one of EXPORTS, which `bench/exports.py` times; none means DEFAULT. Weights are random (seed 0) unless
+`--pretrained`, which downloads them. The batch, and for text the length, stay free unless `--static`. Every file is
+checked by onnx, and onnxruntime is compared with torch at another batch.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,34 +21,19 @@ import numpy as np
 import onnx
 import onnxruntime
 import torch
+from exported import EXPORTS
+from network import First, Network, image, text
 
+# The packages to come look for one named `kernels`, and would find the script of this folder.
+sys.path = [folder for folder in sys.path if Path(folder).resolve() != Path(__file__).parent]
+
+Array = np.ndarray[Any, np.dtype[Any]]
 OPSET = 18
 TOLERANCE = 1e-3  # of the largest magnitude of an output
 DEFAULT = (
     "timm/resnet50", "timm/mobilenetv2_100", "timm/efficientvit_b1", "timm/convnext_tiny",
     "transformers/bert", "transformers/minilm", "transformers/segformer_b0",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Network:
-    """A module and how it is called. inputs: name -> example; free: input -> axis -> name of the dimension."""
-
-    module: torch.nn.Module
-    inputs: Mapping[str, torch.Tensor]
-    free: Mapping[str, Mapping[int, str]]
-
-
-def image(module: torch.nn.Module, size: int = 224) -> Network:
-    """A network of one image."""
-    return Network(module, {"x": torch.randn(2, 3, size, size)}, {"x": {0: "batch"}})
-
-
-def text(module: torch.nn.Module, names: Sequence[str]) -> Network:
-    """A network of token numbers, masks and the like, all [batch, seq]."""
-    free = {0: "batch", 1: "seq"}
-    ones = {name: torch.ones(2, 128, dtype=torch.int64) for name in names}
-    return Network(module, ones, dict.fromkeys(names, free))
 
 
 # ---------------------------------------------------------------- where they come from
@@ -88,15 +73,7 @@ TRANSFORMERS: dict[str, tuple[str, dict[str, Any], str, int | tuple[str, ...]]] 
 }
 
 
-class _First(torch.nn.Module):
-    """The first output of a model that answers with a record."""
-
-    def __init__(self, model: torch.nn.Module, names: Sequence[str]) -> None:
-        super().__init__()
-        self.model, self.names = model, names
-
-    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
-        return self.model(**dict(zip(self.names, tensors, strict=True)), return_dict=True)[0]
+SOURCES = {"torch": TORCH, "transformers": TRANSFORMERS, "exported": EXPORTS}
 
 
 def _transformer(name: str, pretrained: bool) -> Network:
@@ -108,8 +85,8 @@ def _transformer(name: str, pretrained: bool) -> Network:
     else:
         model = made(made.config_class(**settings))
     if isinstance(what, int):
-        return image(_First(model, ("pixel_values",)), what)
-    return text(_First(model, what), what)
+        return image(First(model, ("pixel_values",)), what)
+    return text(First(model, what), what)
 
 
 def network(name: str, pretrained: bool) -> Network:
@@ -125,8 +102,10 @@ def network(name: str, pretrained: bool) -> Network:
     elif source == "torchvision":
         weights = "DEFAULT" if pretrained else None
         found = image(import_module("torchvision.models").get_model(own, weights=weights))
+    elif source == "exported" and own in EXPORTS:
+        found = EXPORTS[own]()
     else:
-        known = [*(f"torch/{n}" for n in TORCH), *(f"transformers/{n}" for n in TRANSFORMERS)]
+        known = [f"{s}/{n}" for s, names in SOURCES.items() for n in names]
         raise ValueError(f"{name}: write timm/NAME, torchvision/NAME or one of {', '.join(known)}")
     found.module.eval()
     return found
@@ -137,27 +116,43 @@ def network(name: str, pretrained: bool) -> Network:
 
 def export(found: Network, path: Path, *, static: bool) -> None:
     """Write `found` as one ONNX file with its weights inside."""
+    if found.by_script:
+        free = {name: dict(axes) for name, axes in found.free.items()}
+        torch.onnx.export(
+            found.module, tuple(found.inputs.values()), str(path), dynamo=False, opset_version=OPSET,
+            input_names=list(found.inputs), dynamic_axes=None if static else free,
+        )  # fmt: skip
+        return
     axes: Any = tuple(dict(found.free.get(name, {})) for name in found.inputs)
-    if isinstance(found.module, _First):
+    if isinstance(found.module, First):
         axes = (axes,)  # its forward takes all of them as one
     program = torch.onnx.export(
         found.module, tuple(found.inputs.values()), dynamo=True, opset_version=OPSET,
         input_names=list(found.inputs), dynamic_shapes=None if static else axes, verbose=False,
     )  # fmt: skip
     program.save(str(path), external_data=False)
-    onnx.checker.check_model(str(path))
 
 
 def gap(found: Network, path: Path, *, static: bool) -> float:
     """The largest difference of onnxruntime from torch, over the largest magnitude; at 3 instead of 2 where free."""
     inputs = dict(found.inputs)
     if not static:
-        inputs = {name: torch.cat([value, value[:1]]) for name, value in inputs.items()}
+        wider = (name for name, axes in found.free.items() if 0 in axes)
+        inputs |= {name: torch.cat([inputs[name], inputs[name][:1]]) for name in wider}
     with torch.inference_mode():
-        wanted = found.module(*inputs.values()).numpy()
+        answer = found.module(*inputs.values())
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    (got,) = session.run(None, {name: value.numpy() for name, value in inputs.items()})
-    return float(np.max(np.abs(got - wanted)) / np.max(np.abs(wanted)))
+    got = session.run(None, {name: value.numpy() for name, value in inputs.items()})
+    wanted = [w.numpy() for w in (answer if isinstance(answer, tuple) else (answer,))]
+    return max(_apart(w, g) for w, g in zip(wanted, got, strict=True))
+
+
+def _apart(wanted: Array, got: Array) -> float:
+    """The largest difference over the largest magnitude; infinity for unlike shapes."""
+    if wanted.shape != got.shape:
+        return float("inf")
+    wanted = wanted.astype(np.float64)
+    return float(np.max(np.abs(got - wanted), initial=0) / np.max(np.abs(wanted), initial=1e-30))
 
 
 def main() -> None:
@@ -175,6 +170,7 @@ def main() -> None:
         try:
             found = network(name, args.pretrained)
             export(found, path, static=args.static)
+            onnx.checker.check_model(str(path))
             far = gap(found, path, static=args.static)
         except Exception as error:  # noqa: BLE001 - whatever a library raises is a line of the answer
             reason = (str(error).strip().splitlines() or [""])[0]
