@@ -7,8 +7,10 @@ that cannot be split is named in one UnsupportedError, and what no proof settles
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain, combinations
 from typing import TypeAlias
 
 import numpy as np
@@ -20,14 +22,25 @@ from fissile.fission.foreign import Foreigners, foreign_nodes
 from fissile.fission.table import Call, Refusal, Result, Row, lookup
 from fissile.fission.values import symbolic
 from fissile.frontend.function import function_body
-from fissile.frontend.operator_graph import Operator, OperatorGraph, Value
+from fissile.frontend.operator_graph import Extents, Operator, OperatorGraph, Value
 from fissile.ir.dim import Dim, DimLike, lower_bound, min_, parse, product, symbol
 from fissile.ir.dtype import BFLOAT16, FLOAT16, FLOAT32, DType, dtype
-from fissile.ir.graph import Graph, Guard, Node, constraints, evaluate, make, mentioned
+from fissile.ir.graph import (
+    Graph,
+    Guard,
+    Node,
+    bind_partial,
+    constraints,
+    evaluate,
+    make,
+    mentioned,
+    plain_symbol,
+)
 from fissile.ir.primitive import CONSTANT, INPUT, cast, constant
 
 HALVES = (FLOAT16, BFLOAT16)
 _TINY = 64
+_MOST_OPEN = 3  # dimensions that are tried to be 1 where an open Squeeze does not fit
 Results: TypeAlias = tuple[Node | None, ...]
 
 
@@ -41,11 +54,19 @@ class _Walk:
     origins: dict[Node, tuple[str, ...]] = field(default_factory=dict)
     absent: frozenset[str] = frozenset()  # inputs of a function that its caller leaves out
     foreign: Foreigners | None = None  # None: an operator without native definition is a problem
+    apart: list[DimLike] = field(default_factory=list)  # extents taken not to be 1
+    declared: Mapping[str, Extents] = field(default_factory=dict)  # what the model says of shapes
 
-    def inside(self, values: dict[str, Node | None], absent: Iterable[str] = ()) -> _Walk:
+    def inside(
+        self,
+        values: dict[str, Node | None],
+        absent: Iterable[str] = (),
+        declared: Mapping[str, Extents] | None = None,
+    ) -> _Walk:
         """The walk of a body: other values, the same findings."""
         kept = self.problems, self.guards, self.origins
-        return _Walk(values, *kept, frozenset(absent), self.foreign)
+        hints = declared or {}
+        return _Walk(values, *kept, frozenset(absent), self.foreign, self.apart, hints)
 
 
 def fission(operators: OperatorGraph, foreign: bool = False) -> Graph:
@@ -85,8 +106,29 @@ def unsupported(operators: OperatorGraph) -> tuple[Place, ...]:
 
 
 def _walked(operators: OperatorGraph, foreign: bool) -> _Walk:
-    inputs = tuple(_input(value) for value in operators.inputs)
+    """The walk of the model; where later operators do not fit what an open Squeeze keeps, of one with extents of 1."""
+    apart: list[DimLike] = []
+    try:
+        return _walk_with(operators, foreign, {}, apart)
+    except ModelError:
+        names = [n for d in dict.fromkeys(apart) if isinstance(d, Dim) and (n := plain_symbol(d))]
+        for units in _subsets(names[:_MOST_OPEN]):
+            with suppress(ModelError):
+                return _walk_with(operators, foreign, dict.fromkeys(units, 1), [])
+        raise
+
+
+def _subsets(names: Sequence[str]) -> Iterable[tuple[str, ...]]:
+    """All of the names, then fewer and fewer, but not none."""
+    return chain.from_iterable(combinations(names, n) for n in range(len(names), 0, -1))
+
+
+def _walk_with(
+    operators: OperatorGraph, foreign: bool, fixed: Mapping[str, int], apart: list[DimLike]
+) -> _Walk:
+    inputs = tuple(_input(value, fixed) for value in operators.inputs)
     walk = _Walk({v.name: node for v, node in zip(operators.inputs, inputs, strict=True)})
+    walk = replace(walk, apart=apart, declared=operators.shapes)
     if foreign:
         names = {s for node in inputs for s in mentioned(node)}
         ranks = {o.name: len(o.shape) for o in operators.outputs if o.shape is not None}
@@ -104,7 +146,7 @@ def _unsupported(problems: Iterable[Place]) -> UnsupportedError:
 # ---- inputs --------------------------------------------------------------------------------------
 
 
-def _input(value: Value) -> Node:
+def _input(value: Value, fixed: Mapping[str, int]) -> Node:
     try:
         of = dtype(value.dtype)
     except KeyError:
@@ -118,7 +160,7 @@ def _input(value: Value) -> Node:
             where=value.name,
             remedy="declare its shape; extents may be named or left open",
         )
-    shape = tuple(_extent(value, k, d) for k, d in enumerate(value.shape))
+    shape = tuple(bind_partial(_extent(value, k, d), fixed) for k, d in enumerate(value.shape))
     return make(INPUT, name=value.name, dtype=of.name, shape=shape)
 
 
@@ -235,7 +277,8 @@ def _impossible(operator: Operator, inputs: Results, error: Exception) -> ModelE
 
 
 def _split(walk: _Walk, operator: Operator, inputs: Results) -> Results:
-    call = Call(operator)
+    first = next((name for name in operator.outputs if name), "")
+    call = Call(operator, walk.declared.get(first))
     control = None if operator.domain else CONTROL.get(operator.type)
     if control is not None:
         return control(lambda body, given: _body_of(walk, body, given), call, inputs)
@@ -245,7 +288,10 @@ def _split(walk: _Walk, operator: Operator, inputs: Results) -> Results:
     row = lookup(operator)
     if row is None:
         return _by_definition(walk, operator, inputs)
-    results = _called(row, call, inputs)
+    try:
+        results = _called(row, call, inputs)
+    finally:
+        walk.apart.extend(call.apart)
     walk.guards.extend(call.guards)
     results = tuple(_folded(node, inputs) for node in results)
     absent = [n for n in operator.outputs[len(results) :] if n]
@@ -258,7 +304,7 @@ def _body_of(walk: _Walk, body: OperatorGraph, inputs: Results) -> Results:
     """The outputs of a body; what its inputs do not name it takes from the graph around it."""
     values = dict(walk.values)
     values.update((v.name, node) for v, node in zip(body.inputs, inputs, strict=True))
-    inner = walk.inside(values)
+    inner = walk.inside(values, declared=body.shapes)
     _run(inner, body, [o.name for o in body.outputs])
     return tuple(inner.values.get(o.name) for o in body.outputs)
 
@@ -380,6 +426,9 @@ def _message(
     where = _where(origins, node)
     if node.name == "broadcast":
         return f"{where}: shape {_text(node.inputs[0].shape)} must broadcast to {_text(node.shape)}"
+    if node.name == "gather":
+        own, axis = _text(node.inputs[0].shape), node.attr("axis")
+        return f"{where}: an index into axis {axis} of {own}, which is empty"
     if node.name == "reshape":
         source, target = _text(node.inputs[0].shape), _text(node.shape)
         return f"{where}: shapes {source} and {target} must hold equally many elements"

@@ -1,8 +1,8 @@
 """Indexing operators: Gather and its kin, OneHot, ReverseSequence.
 
 In: a tensor and indices (negative ones count from the end). Out: `gather` along one axis, with
-index arithmetic in int64 where several axes are indexed at once. Invariant: no index is read wild;
-the gather primitive clamps.
+index arithmetic in int64 where several axes are indexed at once. Invariant: no index is read wild:
+each is clamped to its own axis, and an index into an empty axis is refused by a guard.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from fissile.fission.build import (
     const,
     extent_scalar,
     gather,
+    integers,
     iota,
     mul,
     normal_axis,
@@ -26,11 +27,11 @@ from fissile.fission.build import (
 )
 from fissile.fission.table import Call, Refusal, fission
 from fissile.fission.values import known_list
-from fissile.ir.dim import Dim, DimLike, product
+from fissile.ir.dim import Dim, DimLike, less_equal, max_, min_, product
 from fissile.ir.dtype import INT64
 from fissile.ir.graph import Node
 from fissile.ir.opaque import scatter
-from fissile.ir.primitive import cast, constant_value
+from fissile.ir.primitive import cast, constant_value, lacking
 
 
 @fission("Gather", raw=True)
@@ -38,9 +39,20 @@ def gather_slices(call: Call, x: Node, indices: Node) -> Node:
     """x[.., indices, ..] along one axis."""
     axis = normal_axis(call.attr("axis", 0), x.type.rank)
     chosen = constant_value(indices)
-    if chosen is not None and chosen.ndim == 0 and chosen >= 0:
-        return squeeze(slice_axis(x, axis, int(chosen), 1), [axis])
-    return gather(x, indices, axis)
+    if chosen is None or chosen.ndim or chosen < 0:
+        return gather(x, indices, axis)
+    others = (*x.shape[:axis], *x.shape[axis + 1 :])
+    empty = f"an index into axis {axis} of {x.type}, which is empty"
+    call.demand(lacking(x.shape[axis], others), 0, empty)
+    start = min_(int(chosen), x.shape[axis] - 1) if chosen else 0
+    return squeeze(slice_axis(x, axis, start, 1), [axis])
+
+
+def _inside_axis(indices: Node, extent: DimLike) -> Node:
+    """Indices in int64, counted from the front, the nearest of the axis where they are out of it."""
+    last = extent_scalar(extent - 1, INT64)
+    own = wrapped(indices, extent)
+    return apply("max", apply("min", own, last), const(0, own))
 
 
 def wrapped(indices: Node, extent: DimLike) -> Node:
@@ -53,7 +65,18 @@ def wrapped(indices: Node, extent: DimLike) -> Node:
 @fission("GatherElements", raw=True)
 def gather_elements(call: Call, x: Node, indices: Node) -> Node:
     """out[i, j, ..] = x[i, .., indices[i, j, ..], ..]."""
-    return gather_along(x, indices, normal_axis(call.attr("axis", 0), x.type.rank))
+    axis = normal_axis(call.attr("axis", 0), x.type.rank)
+    _demand_within(call, indices, x, axis)
+    return gather_along(x, _inside_axis(indices, x.shape[axis]), axis)
+
+
+def _demand_within(call: Call, indices: Node, x: Node, axis: int) -> None:
+    """Indices reach no further than x along every axis but the indexed one."""
+    if indices.type.rank != x.type.rank:
+        raise ValueError(f"indices of rank {indices.type.rank} into rank {x.type.rank}")
+    for k, (n, most) in enumerate(zip(indices.shape, x.shape, strict=True)):
+        if k != axis:
+            call.demand_at_most(n, most, f"axis {k} of the indices")
 
 
 def gather_along(x: Node, indices: Node, axis: int) -> Node:
@@ -86,11 +109,12 @@ def gather_nd(call: Call, x: Node, indices: Node) -> Node:
     flat: Node | None = None
     for k in range(batch):
         n = x.shape[k]
+        call.demand(indices.shape[k], n, f"axis {k} of the indices and of the data must be equal")
         own = reshape(iota(n), (*(n if a == k else 1 for a in range(last)),))
         flat = own if flat is None else add(mul(flat, extent_scalar(n, INT64)), own)
     for k in range(depth):
         extent = x.shape[batch + k]
-        own = wrapped(squeeze(slice_axis(indices, last, k, 1), [last]), extent)
+        own = _inside_axis(squeeze(slice_axis(indices, last, k, 1), [last]), extent)
         flat = own if flat is None else add(mul(flat, extent_scalar(extent, INT64)), own)
     merged, rest = x.shape[: batch + depth], x.shape[batch + depth :]
     assert flat is not None
@@ -104,6 +128,8 @@ _COMBINES = {"none": "", "add": "add", "mul": "mul", "min": "min", "max": "max"}
 def scatter_elements(call: Call, x: Node, indices: Node, updates: Node) -> Node:
     """x with x[i, .., indices[i, j, ..], ..] replaced by, or combined with, updates[i, j, ..]."""
     axis = normal_axis(call.attr("axis", 0), x.type.rank)
+    _demand_within(call, indices, x, axis)
+    _demand_shape(call, updates, indices.shape)
     flat = positions_along(x, indices, axis)
     if flat is None:
         raise Refusal("a scatter into a scalar has no native definition")
@@ -113,6 +139,14 @@ def scatter_elements(call: Call, x: Node, indices: Node, updates: Node) -> Node:
     )
     rows = reshape(x, (whole, 1)), reshape(places, (count,)), reshape(updates, (count, 1))
     return reshape(scatter(*rows, _combine(call)), x.shape)
+
+
+def _demand_shape(call: Call, updates: Node, shape: tuple[DimLike, ...]) -> None:
+    """The updates have this shape."""
+    if updates.type.rank != len(shape):
+        raise ValueError(f"updates of rank {updates.type.rank}, not {len(shape)}")
+    for k, (n, want) in enumerate(zip(updates.shape, shape, strict=True)):
+        call.demand(n, want, f"axis {k} of the updates must be {want}, not {n}")
 
 
 def _inside(places: Node, extent: DimLike) -> Node:
@@ -131,6 +165,7 @@ def scatter_nd(call: Call, x: Node, indices: Node, updates: Node) -> Node:
     if isinstance(depth, Dim):
         raise Refusal("the number of axes that ScatterND indexes depends on the input's extents")
     last = indices.type.rank - 1
+    _demand_shape(call, updates, (*indices.shape[:-1], *x.shape[depth:]))
     flat: Node | None = None
     inside: Node | None = None
     for k in range(depth):
@@ -153,6 +188,7 @@ def one_hot(call: Call, indices: Node, depth: Node, values: Node) -> Node:
     axis = normal_axis(call.attr("axis", -1), indices.type.rank + 1)
     classes = iota(n)
     shape = tuple(n if a == axis else 1 for a in range(indices.type.rank + 1))
+    call.demand(values.shape[0], 2, "the values of a OneHot are two, off and on")
     hit = apply("eq", unsqueeze(wrapped(indices, n), [axis]), reshape(classes, shape))
     off, on = (squeeze(slice_axis(values, 0, k, 1), [0]) for k in (0, 1))
     return select(hit, on, off)
@@ -164,6 +200,8 @@ def reverse_sequence(call: Call, x: Node, lengths: Node) -> Node:
     time, batch = call.attr("time_axis", 0), call.attr("batch_axis", 1)
     n, b = x.shape[time], x.shape[batch]
     steps = reshape(iota(n), tuple(n if a == time else 1 for a in range(2)))
+    call.demand(lengths.shape[0], b, f"{lengths.shape[0]} lengths of {b} sequences")
+    lengths = apply("min", lengths, extent_scalar(n, lengths.dtype))
     ends = reshape(lengths, tuple(b if a == batch else 1 for a in range(2)))
     back = sub(sub(ends, const(1, ends)), steps)
     place = select(apply("lt", steps, ends), back, steps)
@@ -183,6 +221,11 @@ def compress(call: Call, x: Node, condition: Node) -> Node:
     rows = reshape(x, (product(x.shape),)) if axis is None else x
     place = 0 if axis is None else normal_axis(axis, x.type.rank)
     kept = [int(k) for k in chosen.nonzero()[0]]
-    if not kept:
-        return slice_axis(rows, place, 0, 0)
-    return concat([slice_axis(rows, place, k, 1) for k in kept], place)
+    n = rows.shape[place]
+    if not kept or less_equal(kept[-1] + 1, n) is True:
+        pieces = [slice_axis(rows, place, k, 1) for k in kept]
+        return concat(pieces, place) if pieces else slice_axis(rows, place, 0, 0)
+    count: DimLike = 0  # of those that lie in the axis; the condition may be longer
+    for k in kept:
+        count = count + min_(max_(n - k, 0), 1)
+    return gather(rows, slice_axis(integers(kept), 0, 0, count), place)

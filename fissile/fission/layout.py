@@ -7,6 +7,7 @@ concat, pad and gather primitives. Invariant: bounds are clamped as ONNX says be
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,9 @@ from fissile.fission.build import (
     gather,
     integers,
     iota,
+    normal_axes,
     normal_axis,
     number,
-    one,
     pad,
     reshape,
     select,
@@ -35,10 +36,14 @@ from fissile.fission.build import (
 )
 from fissile.fission.table import Call, Refusal, fission
 from fissile.fission.values import known_ints, known_list
+from fissile.frontend.operator_graph import Extents
 from fissile.ir.dim import (
     Dim,
     DimLike,
     ceildiv,
+    constant,
+    content,
+    equal,
     exact_div,
     lower_bound,
     max_,
@@ -50,6 +55,7 @@ from fissile.ir.dtype import INT64
 from fissile.ir.graph import Node
 from fissile.ir.primitive import constant_value, scalar
 
+MOST_FOLDS = 4  # of a reflected axis; more mirrors cost more than a remainder
 # no axis is this long, and products of it with an extent still fit in 64 bits
 LONGEST_STEP = 2**31
 
@@ -100,9 +106,55 @@ def flatten(call: Call, x: Node) -> Node:
 def squeeze_axes(call: Call, x: Node, axes: Node | None = None) -> Node:
     """Axes of extent 1 taken away: those named, or all."""
     given = call.attr("axes") if axes is None else known_ints(axes, "axes")
-    if given is None:
-        return squeeze(x, [k for k, d in enumerate(x.shape) if one(d)])
-    return squeeze(x, given)
+    gone = _unit_axes(call, x) if given is None else normal_axes(given, x.type.rank)
+    for k in gone:
+        call.demand(x.shape[k], 1, f"axis {k} of {x.type}, which is taken away, must be 1")
+    return squeeze(x, gone)
+
+
+def _unit_axes(call: Call, x: Node) -> list[int]:
+    """The axes whose extent is 1. Where only a call knows, the declared rank says, or they are taken to be kept."""
+    verdicts = [equal(d, 1) for d in x.shape]
+    open_axes = [k for k, verdict in enumerate(verdicts) if verdict is None]
+    sure = verdicts.count(False)
+    rank = None if call.declared is None else len(call.declared)
+    kept = open_axes
+    if rank is not None and sure <= rank < sure + len(open_axes):
+        fitting = [
+            axes
+            for axes in combinations(open_axes, rank - sure)
+            if _is_declared(x, call.declared or (), [*axes, *_all(verdicts, False)])
+        ]
+        if len(fitting) != 1:
+            raise Refusal("which axes are 1 depends on a call's extents: name the axes, or fix those")
+        kept = list(fitting[0])
+    for k in kept:
+        _demand_apart(call, x, k)
+    return [k for k in range(x.type.rank) if k not in kept and verdicts[k] is not False]
+
+
+def _all(verdicts: Sequence[bool | None], verdict: bool) -> list[int]:
+    return [k for k, v in enumerate(verdicts) if v is verdict]
+
+
+def _is_declared(x: Node, declared: Extents, axes: Sequence[int]) -> bool:
+    """Whether these axes of x, in order, may have the extents declared; a name that x has means that extent."""
+    names = {str(d) for d in x.shape}
+    for want, k in zip(declared, sorted(axes), strict=True):
+        have = x.shape[k]
+        is_other = equal(have, want) is False if isinstance(want, int) else want != str(have)
+        if is_other and (isinstance(want, int) or want in names):
+            return False
+    return True
+
+
+def _demand_apart(call: Call, x: Node, axis: int) -> None:
+    """An axis is not 1 in any call, so that it is kept."""
+    extent = x.shape[axis]
+    call.apart.append(extent)
+    what = f"axis {axis} of {x.type} must not be 1, where Squeeze would take it away"
+    fix = f"for such calls compile with --shape {extent}=1, or name the axes"
+    call.demand(min_(max_(extent - 1, 1 - extent), 1), 1, f"{what}: {fix}")
 
 
 @fission("Unsqueeze", raw=True)
@@ -122,10 +174,18 @@ def split(call: Call, x: Node, sizes: Node | None = None) -> tuple[Node, ...]:
     """Slices along an axis: of the sizes given, or equal ones (the last may be smaller)."""
     axis = normal_axis(call.attr("axis", 0), x.type.rank)
     given = call.attr("split") if sizes is None else known_list(sizes, "the sizes of a Split")
+    whole = x.shape[axis]
     if given is None:
-        n, whole = call.attr("num_outputs", len(call.operator.outputs)), x.shape[axis]
+        n = call.attr("num_outputs", len(call.operator.outputs))
         chunk = ceildiv(whole, n)
+        if call.attr("num_outputs") is None:
+            call.demand(whole, n * chunk, f"axis {axis}, of {whole}, must split into {n} equal parts")
         given = [max_(min_(chunk, whole - k * chunk), 0) for k in range(n)]
+    else:
+        total: DimLike = 0
+        for size in given:
+            total = total + size
+        call.demand(total, whole, f"the parts of axis {axis} are {total} together, not {whole}")
     parts: list[Node] = []
     start: DimLike = 0
     for size in given:
@@ -261,10 +321,29 @@ def _mirror(extent: DimLike, low: DimLike, high: DimLike, mode: Any) -> Node:
     last = extent_scalar(extent - 1, INT64)
     place = sub(iota(extent + low + high), extent_scalar(low, INT64))
     if mode == "reflect":
-        return sub(last, apply("abs", sub(last, apply("abs", place))))
+        return _reflected(place, extent, max_(low, high))
     if mode == "edge":
         return apply("max", apply("min", place, last), const(0, place))
     return apply("mod", place, extent_scalar(extent, INT64))
+
+
+def _reflected(place: Node, extent: DimLike, most: DimLike) -> Node:
+    """Places from -most to extent + most mirrored at both ends, as often as it takes; at one element all become 0.
+
+    Each fold mirrors once more, and a few cost less than a remainder. An axis of more than one element has at least as
+    many as the number that its extent is a multiple of.
+    """
+    last = extent_scalar(extent - 1, INT64)
+    least = max(lower_bound(extent) or 0, content(extent, constant(extent)), 2)
+    folds = 1 + -(-most // (least - 1))
+    away = apply("abs", place)
+    if not isinstance(folds, int) or folds > MOST_FOLDS:
+        period = add(last, last)
+        within = apply("mod", away, period)
+        return apply("min", within, sub(period, within))
+    for _ in range(folds - 1):
+        away = apply("abs", sub(last, away))
+    return away if folds % 2 else sub(last, away)
 
 
 # ---- blocks and triangles ------------------------------------------------------------------------

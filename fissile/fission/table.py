@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from fissile.frontend.operator_graph import Operator
-from fissile.ir.dim import DimLike, max_, min_
+from fissile.frontend.operator_graph import Extents, Operator
+from fissile.ir.dim import DimLike, equal, less_equal, max_, min_
 from fissile.ir.graph import Guard, Node
 
 Result: TypeAlias = Node | tuple[Node | None, ...]
@@ -25,10 +25,16 @@ class Refusal(Exception):
 
 @dataclass(frozen=True)
 class Call:
-    """One operator being split: its attributes, and the demands its shapes make on a call."""
+    """One operator being split: its attributes, and the demands its shapes make on a call.
+
+    declared: the shape that the model says its first output has, if any; nothing has checked that.
+    apart: extents that are taken not to be 1 because nothing says otherwise.
+    """
 
     operator: Operator
+    declared: Extents | None = None
     guards: list[Guard] = field(default_factory=list)
+    apart: list[DimLike] = field(default_factory=list)
 
     def attr(self, name: str, default: Any = None) -> Any:
         """The attribute called `name`, or `default`."""
@@ -45,12 +51,22 @@ class Call:
         named = [k for k, name in enumerate(self.operator.outputs) if name]
         return named[-1] + 1 if named else 0
 
+    def demand(self, left: DimLike, right: DimLike, what: str) -> None:
+        """Let a call fail clearly, in the words `what`, unless left == right. ValueError where that never holds."""
+        verdict = equal(left, right)
+        if verdict is False:
+            raise ValueError(what)
+        if verdict is None:
+            self.guards.append(Guard(left, right, f"{self.operator.where}: {what}"))
+
     def demand_natural(self, extent: DimLike, what: str) -> None:
         """Let a call fail clearly unless `extent` >= 0."""
-        negative = min_(extent, 0)
-        if negative != 0:
-            text = f"{self.operator.where}: {what} {extent} must not be negative"
-            self.guards.append(Guard(negative, 0, text))
+        self.demand(min_(extent, 0), 0, f"{what} {extent} must not be negative")
+
+    def demand_at_most(self, extent: DimLike, most: DimLike, what: str) -> None:
+        """Let a call fail clearly unless `extent` <= `most`."""
+        if less_equal(extent, most) is not True:
+            self.demand(max_(extent - most, 0), 0, f"{what} {extent} must be {most} at most")
 
     def natural(self, extent: DimLike) -> DimLike:
         """max(extent, 0)."""

@@ -16,6 +16,9 @@ import numpy as np
 ONNX_DOMAIN = ""
 
 
+Extents = tuple[int | str | None, ...]
+
+
 @dataclass(frozen=True)
 class Value:
     """A declared input or output.
@@ -26,7 +29,7 @@ class Value:
 
     name: str
     dtype: str
-    shape: tuple[int | str | None, ...] | None
+    shape: Extents | None
 
 
 @dataclass(frozen=True)
@@ -79,10 +82,14 @@ class Metadata:
 
 @dataclass(frozen=True)
 class OperatorGraph:
-    """A model, or the body of an If, Loop or Scan (an attribute of type graph)."""
+    """A model, or the body of an If, Loop or Scan (an attribute of type graph).
+
+    shapes: what the model says of outputs and intermediate values; a hint, that nothing has checked.
+    """
 
     operators: tuple[Operator, ...]
     initializers: Mapping[str, np.ndarray]
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     metadata: Metadata = Metadata()
+    shapes: Mapping[str, Extents] = field(default_factory=dict)

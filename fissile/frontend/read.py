@@ -19,7 +19,7 @@ from onnx import checker, inliner, numpy_helper
 
 from fissile.errors import FileMissing, ModelError, Place, UnsupportedError
 from fissile.frontend.external import external_array, external_files
-from fissile.frontend.operator_graph import Metadata, Operator, OperatorGraph, Value
+from fissile.frontend.operator_graph import Extents, Metadata, Operator, OperatorGraph, Value
 from fissile.frontend.tidy import initializers_read, tidy
 
 OLDEST_OPSET = 7
@@ -63,6 +63,7 @@ def _read(content: bytes, file_name: str, folder: Path | None) -> OperatorGraph:
     fed = {t.name for t in proto.graph.initializer}
     tensors = _take_weights(proto.graph)
     declared = [[_value(v) for v in values] for values in (proto.graph.input, proto.graph.output)]
+    hints = _shapes([*proto.graph.value_info, *proto.graph.output])
     proto = _plain(proto)
     opsets = {_domain(o.domain): o.version for o in proto.opset_import}
     read = initializers_read(proto.graph)
@@ -84,7 +85,7 @@ def _read(content: bytes, file_name: str, folder: Path | None) -> OperatorGraph:
     )
     operators = tuple(operator_of(node, opsets, folder) for node in proto.graph.node)
     inputs = tuple(v for v in declared[0] if v.name not in fed and v.name not in weights)
-    return OperatorGraph(operators, weights, inputs, tuple(declared[1]), metadata)
+    return OperatorGraph(operators, weights, inputs, tuple(declared[1]), metadata, hints)
 
 
 # ---- bytes and checks ----------------------------------------------------------------------------
@@ -283,7 +284,8 @@ def _subgraph(
     operators = tuple(operator_of(node, opsets, folder) for node in graph.node)
     inputs = tuple(_value(i) for i in graph.input if i.name not in weights)
     outputs = tuple(_value(o) for o in graph.output)
-    return OperatorGraph(operators, weights, inputs, outputs, Metadata(opsets=opsets))
+    hints = _shapes([*graph.value_info, *graph.output])
+    return OperatorGraph(operators, weights, inputs, outputs, Metadata(opsets=opsets), hints)
 
 
 def operator_of(
@@ -348,6 +350,12 @@ def _value(info: onnx.ValueInfoProto) -> Value:
     if tensor.HasField("shape"):
         shape = tuple(_extent(d) for d in tensor.shape.dim)
     return Value(_name(info.name), _dtype_name(tensor.elem_type), shape)
+
+
+def _shapes(infos: Iterable[onnx.ValueInfoProto]) -> dict[str, Extents]:
+    """The shapes that are declared, by name."""
+    values = map(_value, infos)
+    return {v.name: v.shape for v in values if v.shape is not None}
 
 
 def _extent(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:

@@ -43,7 +43,8 @@ from fissile.ir.dim_terms import (
 )
 
 __all__ = [
-    "Atom", "Dim", "DimLike", "FloorDiv", "Max", "Min", "Mod", "Symbol", "ceildiv", "divides",
+    "Atom", "Dim", "DimLike", "FloorDiv", "Max", "Min", "Mod", "Symbol", "ceildiv", "constant",
+    "content", "divides",
     "equal", "evaluate", "exact_div", "less_equal", "lower_bound", "max_", "min_", "parse",
     "product", "solve", "substitute", "symbol", "symbols", "terms", "upper_bound",
 ]  # fmt: skip

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fissile.ir import loop as L
-from fissile.ir.dim import DimLike, ceildiv, equal, exact_div, product
+from fissile.ir.dim import DimLike, ceildiv, equal, exact_div, lower_bound, max_, min_, product
 from fissile.ir.dtype import BFLOAT16, INT64, DType, dtype
 from fissile.ir.graph import Attrs, Constraints, Data, Node, Primitive, TensorType, data, make
 from fissile.ir.scalar import SCALAR_OPS, ScalarOp, cast_value, from_bfloat16, to_bfloat16
@@ -442,6 +442,8 @@ def _slice_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
 
 
 def _slice_reference(x: np.ndarray, *, starts: Any, steps: Any, shape: Any) -> np.ndarray:
+    if 0 in shape:  # where nothing is read, starts mean nothing
+        return np.zeros(shape, x.dtype)
     for size, start, step, n in zip(x.shape, starts, steps, shape, strict=True):
         if n > 0 and not (0 <= start < size and 0 <= start + step * (n - 1) < size):
             raise IndexError(f"a slice from {start} reaches out of {size}")
@@ -548,7 +550,19 @@ def _gather_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
     if indices.dtype is not INT64:
         raise ValueError(f"gather by {indices.dtype} indices")
     axis = attrs["axis"]
-    return TensorType(x.dtype, (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
+    result = TensorType(x.dtype, (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
+    lack = lacking(x.shape[axis], result.shape)
+    if equal(lack, 0) is False:
+        raise ValueError(f"an index into axis {axis} of {x}, which is empty")
+    need.equal(lack, 0, "gather")
+    return result
+
+
+def lacking(extent: DimLike, shape: tuple[DimLike, ...]) -> DimLike:
+    """0 where the elements of a tensor of `shape`, if any, can come from an axis of `extent`, else 1."""
+    if (lower_bound(extent) or 0) >= 1:
+        return 0
+    return max_(min_(product(shape), 1) - extent, 0)
 
 
 def _gather_reference(x: np.ndarray, indices: np.ndarray, *, axis: int) -> np.ndarray:

@@ -15,7 +15,14 @@ from typing import Any
 import numpy as np
 
 import fissile
-from fissile.errors import FileMissing, FissileError, NotYet, did_you_mean
+from fissile.errors import (
+    FileMissing,
+    FissileError,
+    FissileWarning,
+    InvalidFeed,
+    NotYet,
+    did_you_mean,
+)
 from fissile.options import Options
 from fissile.ort.errors import Fail, InvalidArgument, loading_error
 from fissile.ort.options import (
@@ -33,11 +40,13 @@ from fissile.ort.value import (
     OrtValue,
     type_name,
 )
+from fissile.runtime.plan import TensorInfo
 
 logger = logging.getLogger("fissile")
 
 CPU = "CPUExecutionProvider"
 Provider = str | tuple[str, Mapping[str, object]]
+Source = str | os.PathLike[str] | bytes
 # Accepted for compatibility; they choose between implementations that do not exist here.
 _IGNORED_KEYWORDS = {"disabled_optimizers", "enable_fallback", "read_config_from_model"}
 
@@ -64,18 +73,20 @@ class InferenceSession:
             )
         _check_providers(providers, provider_options)
         self._options = sess_options or SessionOptions()
+        self._source: Source | None = path_or_bytes
         self._attach(_open(path_or_bytes, self._options))
 
     def _attach(self, executable: "fissile.Executable") -> None:
         self._executable = executable
         self._input_names = tuple(info.name for info in executable.inputs)
         self._output_names = tuple(info.name for info in executable.outputs)
+        self._special: dict[str, fissile.Executable | None] = {}  # by the extents they are for
 
     def __getstate__(self) -> dict[str, object]:
         return {"executable": self._executable}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._options = SessionOptions()
+        self._options, self._source = SessionOptions(), None
         self._attach(state["executable"])
 
     def run(
@@ -99,13 +110,48 @@ class InferenceSession:
     ) -> list[Array]:
         try:
             # A name may be asked for twice; the executable computes it once.
-            results = self._executable.run(feeds, tuple(dict.fromkeys(names)), out=out)
+            results = self._results(feeds, tuple(dict.fromkeys(names)), out)
         except (FissileError, ValueError, TypeError, KeyError) as error:
             self._explain(names, feeds)
             if isinstance(error, FissileError):
                 raise InvalidArgument(str(error)) from error
             raise
         return [results[name] for name in names]
+
+    def _results(
+        self, feeds: dict[str, Any], names: tuple[str, ...], out: Mapping[str, Array] | None
+    ) -> Mapping[str, Array]:
+        """The outputs; by the model compiled for this call's extents of 0 and 1 where it takes those to be others."""
+        try:
+            return self._executable.run(feeds, names, out=out)
+        except InvalidFeed as error:
+            special = self._specialized(feeds, error) if error.code == "F206" else None
+            if special is None:
+                raise
+            try:
+                return special.run(feeds, names, out=out)
+            except InvalidFeed:
+                raise error from None
+
+    def _specialized(
+        self, feeds: Mapping[str, Any], error: InvalidFeed
+    ) -> "fissile.Executable | None":
+        """The model compiled for the extents of 0 and 1 in these feeds, made once; None where that cannot be."""
+        shapes = _small_extents(self._executable.inputs, feeds)
+        if not shapes or self._source is None or _is_artifact(self._source):
+            return None
+        key = repr(shapes)
+        if key not in self._special:
+            try:
+                self._special[key] = _open(self._source, self._options, shapes)
+            except (FissileError, Fail, ValueError, RuntimeError) as problem:
+                logger.debug("no executable for %s: %s", key, problem)
+                self._special[key] = None
+            else:
+                said = ", ".join(f"{name}={n}" for name, n in shapes.items())
+                text = f"the model was compiled once more, for {said}: {error.message}"
+                warnings.warn(text, FissileWarning, stacklevel=5)
+        return self._special[key]
 
     def _explain(self, names: Sequence[str], feeds: Mapping[str, Any]) -> None:
         """Raise what onnxruntime raises for the first mistake found in the call, if any."""
@@ -235,8 +281,25 @@ class InferenceSession:
         return ""
 
 
-def _open(source: str | os.PathLike[str] | bytes, options: SessionOptions) -> "fissile.Executable":
-    """Load an artifact or compile a model, whichever `source` holds."""
+def _small_extents(infos: Sequence[TensorInfo], feeds: Mapping[str, Any]) -> dict[str, Any]:
+    """The free dimensions that are 0 or 1 in these feeds: names with numbers, inputs with rows of unnamed ones."""
+    found: dict[str, Any] = {}
+    for info in infos:
+        row: list[int | None] = [None] * len(info.shape)
+        for axis, (declared, n) in enumerate(zip(info.shape, np.shape(feeds[info.name]))):
+            if n <= 1 and isinstance(declared, str):
+                found[declared] = n
+            elif n <= 1 and declared is None:
+                row[axis] = n
+        if any(n is not None for n in row):
+            found[info.name] = row
+    return found
+
+
+def _open(
+    source: Source, options: SessionOptions, shapes: Mapping[str, Any] | None = None
+) -> "fissile.Executable":
+    """Load an artifact or compile a model, whichever `source` holds; `shapes` besides those of the options."""
     if not isinstance(source, str | os.PathLike | bytes):
         raise TypeError(f"Unable to load from type '{type(source)}'")
     name = "bytes" if isinstance(source, bytes) else os.fspath(source)
@@ -248,14 +311,14 @@ def _open(source: str | os.PathLike[str] | bytes, options: SessionOptions) -> "f
         return fissile.compile(
             source,
             threads=threads,
-            shapes=free_dimensions(options) or None,
+            shapes={**free_dimensions(options), **(shapes or {})} or None,
             options=Options(rewrite=rewrite),
         )
     except FissileError as error:
         raise loading_error(error, name) from error
 
 
-def _is_artifact(source: str | os.PathLike[str] | bytes) -> bool:
+def _is_artifact(source: Source) -> bool:
     """Whether `source` starts like a zip, as a `.fsl` does and an ONNX model never."""
     if isinstance(source, bytes):
         return source[:2] == b"PK"

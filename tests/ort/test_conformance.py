@@ -7,6 +7,7 @@ and key words for the same mistake. The executable behind fissile.ort is compile
 import importlib
 import importlib.util
 import pickle
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -259,3 +260,18 @@ def test_enumerations_print_their_names(ort: ModuleType, name: str) -> None:
     kind, member = name.split(".")
     value = getattr(getattr(ort, kind), member)
     assert str(value) == name
+
+
+def test_extents_of_one_that_decide_a_rank(ort: ModuleType) -> None:
+    """Squeeze takes away what is 1 in this call; fissile compiles once more for it, and says so once."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[b,1,t] x) => (y) { y = Squeeze(x) }'
+    )
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for shape in [(2, 1, 3), (1, 1, 3), (1, 1, 3), (2, 1, 1), (2, 1, 3)]:
+            x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+            np.testing.assert_array_equal(session.run(None, {"x": x})[0], x.squeeze())
+    said = [str(w.message) for w in seen if "compiled once more" in str(w.message)]
+    assert len(said) == (2 if ort.__name__ == "fissile.ort" else 0), said
