@@ -61,6 +61,7 @@ from fissile.report import record
 from fissile.rewrite import canonicalize, estimator, substitute
 from fissile.rewrite.engine import Firing
 from fissile.runtime.artifact import Contents, TargetCode, artifact_bytes
+from fissile.runtime.seal import sealed
 from fissile.runtime.weights import Weight, layout
 from fissile.schedule.kernel import Lowered
 from fissile.schedule.lower import lower_all
@@ -369,15 +370,14 @@ def _compile_ahead(work: Work, stack: ExitStack) -> Work:
 
 def _build(work: Work, loops: Loops, texts: Sequence[str], compiler: Compiling) -> Code:
     plan: Plan = work.known("plan")
-    steps = launches(plan, loops)
-    stitched, bind = stitch(plan.graph, steps, memory(work, loops), calls(plan))
+    stitched, bind = stitch(plan.graph, launches(plan, loops), memory(work, loops), calls(plan))
     compiler.add(emit_module([bind], loops.target) + bind_entry())
     support, *objects = compiler.objects()
-    entries = [*ENTRIES, "fissile_bind", *loops.functions]
-    image = link([*objects, support], entries)
-    lines = sum(t.count("\n") for t in texts)
-    plan_parts = {**stitched, "entries": image.symbols}
-    return Code(loops.target, image, plan_parts, len(loops.functions), lines)
+    image = link([*objects, support], [*ENTRIES, "fissile_bind", *loops.functions])
+    weights = layout([w for _, w in work.weights]).size
+    told = {**stitched, "entries": image.symbols, "weights": weights}
+    code = Image(sealed(image.code, told), image.symbols)
+    return Code(loops.target, code, told, len(loops.functions), sum(t.count("\n") for t in texts))
 
 
 def launches(plan: Plan, loops: Loops) -> list[Launch]:

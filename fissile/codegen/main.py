@@ -32,6 +32,7 @@ from fissile.ir.graph import Graph, Guard, Node, plain_symbol
 ARENA, WEIGHTS, FIRST_INPUT = 0, 1, 2
 BIND = "bind_slots"
 _UNBOUNDED = 1 << 62
+_Where = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -81,16 +82,22 @@ class Memory:
 
 @dataclass
 class _Slots:
-    """Slots as they are handed out: numbers known now, and those `bind` computes."""
+    """Slots as they are handed out: numbers known now, and those `bind` computes.
 
+    late: for every symbol that depends on data, how many calls must have returned. levels: ditto for every slot.
+    """
+
+    late: Mapping[str, int]
     template: list[int] = field(default_factory=list)
+    levels: list[int] = field(default_factory=list)
     computed: list[tuple[int, DimLike]] = field(default_factory=list)
     known: dict[DimLike, int] = field(default_factory=dict)
 
-    def add(self, value: DimLike) -> int:
-        """A new slot that holds `value`."""
+    def add(self, value: DimLike, level: int = 0) -> int:
+        """A new slot that holds `value`, of its own level or of the given one, if that is higher."""
         slot = len(self.template)
         self.template.append(0 if isinstance(value, Dim) else value)
+        self.levels.append(max(_level((value,), self.late), level))
         if isinstance(value, Dim):
             self.computed.append((slot, value))
         return slot
@@ -110,27 +117,20 @@ def stitch(
     Calls split the launches into segments. What is known before call k has level k at most; `bind` runs again after
     every call with what is known then, and words of a higher level mean nothing yet.
     """
-    slots = _Slots()
-    zero = slots.shared(0)
-    offsets = [slots.add(0) for _ in memory.sizes]
-    sums = [(slots.add(0), slots.add(0)) for _ in range(len(calls) + 1)]
     late = _late_symbols(graph, calls)
     levels = {row["name"]: row["call"] + 1 for row in late}
+    slots = _Slots(levels)
+    zero = slots.shared(0)
+    reached = memory.levels or [0] * len(memory.sizes)
+    offsets = [slots.add(0, level) for level in reached]
+    sums = [(slots.add(0, level), slots.add(0, level)) for level in range(len(calls) + 1)]
     where = _addresses(graph, memory, offsets, zero, slots)
     patches: list[list[int]] = []
     rows: list[dict[str, Any]] = []
     for launch in launches:
-        first = len(slots.template)
-        for argument in launch.arguments:
-            if isinstance(argument, Node):
-                base, offset = where[argument]
-                patches.append([slots.add(0), base, offset])
-            else:
-                slots.add(argument)
-        tasks = slots.add(launch.tasks)
-        row = {"kernel": launch.kernel, "first": first, "tasks": tasks, "step": launch.step}
-        least = [slots.shared(d) for d in launch.work]
-        rows.append({**row, "nodes": list(launch.nodes), "work": least})
+        row = _launch(launch, where, patches, slots)
+        _check_known(launch, slots.levels[row["first"] : row["tasks"] + 1], calls)
+        rows.append(row)
     inputs = [_tensor(n.attr("name"), n, slots, levels) for n in graph.inputs]
     outputs = [_tensor(name, n, slots, levels) for name, n in graph.outputs]
     free = _free_symbols(graph)
@@ -152,19 +152,55 @@ def stitch(
         "scratch": sums[0][1],
     }
     if calls:
-        plan |= {"late": late, "calls": foreign, "sums": [list(pair) for pair in sums]}
+        pairs = [list(pair) for pair in sums]
+        plan |= {"levels": slots.levels, "late": late, "calls": foreign, "sums": pairs}
     return plan, function
+
+
+def _launch(
+    launch: Launch,
+    where: Mapping[Node, _Where],
+    patches: list[list[int]],
+    slots: _Slots,
+) -> dict[str, Any]:
+    """The launch's row: its arguments have slots of their own, one after the other, and the task count the next."""
+    first = len(slots.template)
+    for argument in launch.arguments:
+        if isinstance(argument, Node):
+            base, offset, level = where[argument]
+            patches.append([slots.add(0, level), base, offset])
+        else:
+            slots.add(argument)
+    return {
+        "kernel": launch.kernel,
+        "first": first,
+        "arguments": len(launch.arguments),
+        "tasks": slots.add(launch.tasks),
+        "step": launch.step,
+        "nodes": list(launch.nodes),
+        "work": [slots.shared(d) for d in launch.work],
+    }
+
+
+def _check_known(launch: Launch, levels: Sequence[int], calls: Sequence[Call]) -> None:
+    """ValueError unless all that the launch depends on is known by the calls before its step."""
+    returned = sum(call.step < launch.step for call in calls)
+    if max(levels) > returned:
+        name = ", ".join(launch.nodes) or launch.kernel
+        raise ValueError(f"{name} would run after {returned} calls, and needs {max(levels)}")
 
 
 def _addresses(
     graph: Graph, memory: Memory, offsets: Sequence[int], zero: int, slots: _Slots
-) -> dict[Node, tuple[int, int]]:
-    """For every stored tensor: (base, slot of the byte offset)."""
-    where = {n: (WEIGHTS, slots.shared(offset)) for n, offset in memory.weights.items()}
-    where.update({n: (FIRST_INPUT + k, zero) for k, n in enumerate(graph.inputs)})
+) -> dict[Node, _Where]:
+    """For every stored tensor: (base, slot of the byte offset, level from which on it has an address)."""
+    where = {n: (WEIGHTS, slots.shared(offset), 0) for n, offset in memory.weights.items()}
+    where.update({n: (FIRST_INPUT + k, zero, 0) for k, n in enumerate(graph.inputs)})
     first = FIRST_INPUT + len(graph.inputs)
-    where.update({n: (first + k, zero) for k, (_, n) in enumerate(graph.outputs)})
-    where.update({n: (ARENA, offsets[p]) for n, p in memory.place.items()})
+    for k, (_, n) in enumerate(graph.outputs):
+        where[n] = (first + k, zero, _level(n.shape, slots.late))
+    for n, p in memory.place.items():
+        where[n] = (ARENA, offsets[p], slots.levels[offsets[p]])
     return where
 
 
@@ -181,10 +217,10 @@ def _late_symbols(graph: Graph, calls: Sequence[Call]) -> list[dict[str, Any]]:
 
 
 def _call(
-    call: Call, where: Mapping[Node, tuple[int, int]], slots: _Slots
+    call: Call, where: Mapping[Node, _Where], slots: _Slots
 ) -> dict[str, Any]:
     def operand(node: Node) -> dict[str, Any]:
-        base, offset = where[node]
+        base, offset, _ = where[node]
         extents = [slots.shared(d) for d in node.shape]
         return {"dtype": node.dtype.name, "base": base, "offset": offset, "slots": extents}
 

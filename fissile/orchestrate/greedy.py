@@ -7,14 +7,14 @@ one shape go together. Invariant: kernels are convex, so the steps are acyclic.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 
 from fissile.ir.graph import Graph, Node, users, waits_for
 from fissile.orchestrate.formats import is_tiled, own_outputs, pack_operands
 from fissile.orchestrate.grow_linear import grow_linear
 from fissile.orchestrate.inline import inlined
 from fissile.orchestrate.places import Places, reduces_last
-from fissile.orchestrate.plan import Anchor, Kernel, Plan, Step, is_stored_leaf
+from fissile.orchestrate.plan import Anchor, Kernel, Plan, Step, givers, is_stored_leaf
 
 
 def greedy_plan(graph: Graph) -> Plan:
@@ -112,7 +112,7 @@ class _Growth:
         for node in self.nodes:
             if self.free(node):
                 self._take(*self._grow(node))
-        return Plan(self.graph, steps_of(self._kernels(), self._givers))
+        return Plan(self.graph, steps_of(self._kernels(), self.graph.late))
 
     def _take(self, anchor: Anchor, members: list[Node]) -> None:
         for member in members:
@@ -174,16 +174,6 @@ class _Growth:
             result.append(Kernel(anchor, tuple(members), tuple(reads), writes))
         return result
 
-    def _givers(self, kernel: Kernel) -> set[Node]:
-        """The foreign tensors whose extents the kernel mentions: it runs after them."""
-        late = self.graph.late
-        if not late:
-            return set()
-        own = set(kernel.nodes)
-        found = {g for n in kernel.inputs for g in waits_for(n, late) if g not in n.inputs}
-        found.update(t for n in kernel.nodes for t in self.awaited(n) if t not in own)
-        return {t for t in found if t.name == "foreign"}
-
     def _is_open(self, member: Node, inside: set[Node]) -> bool:
         if member in self.outputs:
             return True
@@ -229,16 +219,17 @@ class _RowGrowth:
         return self.places.add(node)
 
 
-def steps_of(kernels: list[Kernel], givers: Callable[[Kernel], set[Node]]) -> tuple[Step, ...]:
+def steps_of(kernels: list[Kernel], late: Mapping[str, Node]) -> tuple[Step, ...]:
     """Kernels in dependence order; a kernel joins the step before it when it reads nothing that step writes.
 
-    A call is a step of its own and comes when nothing native is left to do without it.
+    late: as in `Graph`; a kernel waits for all that tells an extent it depends on. A call is a step of its own and
+    comes when nothing native is left to do without it.
     """
     writer_left = {out: 0 for kernel in kernels for out in kernel.outputs}
     for kernel in kernels:
         for out in kernel.outputs:
             writer_left[out] += 1
-    waiting = {id(kernel): (*kernel.inputs, *givers(kernel)) for kernel in kernels}
+    waiting = {id(kernel): (*kernel.inputs, *givers(kernel, late)) for kernel in kernels}
     steps: list[Step] = []
     left = list(kernels)
     current: list[Kernel] = []

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fissile.ir.graph import Graph, Node
-from fissile.orchestrate.candidates import Candidate, Candidates, Limits, candidates_of
+from fissile.ir.graph import Graph
+from fissile.orchestrate.candidates import Candidates, Limits, candidates_of
 from fissile.orchestrate.greedy import greedy_plan, steps_of
 from fissile.orchestrate.partition import Sizes, improve
 from fissile.orchestrate.plan import Kernel, Plan, verify
@@ -103,7 +103,6 @@ def plan_of(found: Candidates, selected: Sequence[int]) -> Plan:
     """The plan of a selection that runs, its kernels in steps. A tensor is written by its first writer alone."""
     written: set[int] = set()
     kernels: list[Kernel] = []
-    givers: dict[int, set[Node]] = {}
     for number in selected:
         candidate = found.all[number]
         again = {found.units.all[u].value for u in candidate.writes if u in written}
@@ -111,12 +110,7 @@ def plan_of(found: Candidates, selected: Sequence[int]) -> Plan:
         written.update(candidate.writes)
         kernel = replace(candidate.kernel, outputs=outputs) if again else candidate.kernel
         kernels.append(kernel)
-        givers[id(kernel)] = _givers(found, candidate)
-    plan = Plan(found.units.graph, steps_of(kernels, lambda kernel: givers[id(kernel)]))
+    graph = found.units.graph
+    plan = Plan(graph, steps_of(kernels, graph.late))
     verify(plan)
     return plan
-
-
-def _givers(found: Candidates, candidate: Candidate) -> set[Node]:
-    values = (found.units.all[u].value for u in candidate.reads)
-    return {n for n in values if n.name == "foreign" and n not in candidate.kernel.inputs}

@@ -8,13 +8,13 @@ a set of independent kernels that share one barrier interval. `evaluate` runs a 
 from __future__ import annotations
 
 import enum
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from fissile.ir.dim import DimLike, symbols
-from fissile.ir.graph import Foreign, Graph, Node, bind, call_foreign, mentioned
+from fissile.ir.dim import Dim, DimLike, symbols
+from fissile.ir.graph import Foreign, Graph, Node, bind, call_foreign, mentioned, plain_symbol
 
 
 class Anchor(enum.Enum):
@@ -81,11 +81,58 @@ class Plan:
         """For every symbol whose number depends on data: how many foreign kernels must have run for it to be known."""
         found: dict[str, int] = {}
         for level, kernel in enumerate(self.foreign(), start=1):
-            for node in kernel.outputs:
-                for name in mentioned(node):
-                    if name in self.graph.late:
-                        found.setdefault(name, level)
+            for name in given_symbols(kernel.outputs):
+                if name in self.graph.late:
+                    found.setdefault(name, level)
         return found
+
+
+def given_symbols(nodes: Iterable[Node]) -> Iterator[str]:
+    """The symbols whose numbers can be read off the extents of tensors."""
+    for node in nodes:
+        for extent in node.shape:
+            name = plain_symbol(extent) if isinstance(extent, Dim) else None
+            if name is not None:
+                yield name
+
+
+def needed_symbols(kernel: Kernel) -> set[str]:
+    """The symbols that decide where a kernel reads and writes, and how much: all must be known before it runs.
+
+    They are those of everything it reads, computes (on the way, too) and writes. Where a piece of a concat begins
+    depends on the extents of all the other pieces.
+    """
+    given, members = set(kernel.inputs), set(kernel.nodes)
+    found: set[str] = set()
+    seen: set[Node] = set()
+    stack = [*kernel.inputs, *kernel.nodes]
+    if kernel.anchor is Anchor.PIECE:
+        (node,) = kernel.nodes
+        found.update(mentioned(node))
+        found.update(s.name for i in node.inputs for d in i.shape for s in symbols(d))
+        stack = [*kernel.inputs, node.inputs[kernel.piece]]
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        found.update(mentioned(node))
+        if node in members or node not in given:
+            stack.extend(node.inputs)
+    return found.difference(_decided(kernel))
+
+
+def _decided(kernel: Kernel) -> set[str]:
+    """The symbols that are known only because a call has returned: those it alone gives."""
+    if kernel.anchor is not Anchor.FOREIGN:
+        return set()
+    read = {name for node in kernel.inputs for name in mentioned(node)}
+    return {*given_symbols(kernel.outputs)} - read
+
+
+def givers(kernel: Kernel, late: Mapping[str, Node]) -> set[Node]:
+    """The tensors whose extents tell the numbers of symbols that a kernel needs: it runs after them."""
+    return {late[name] for name in needed_symbols(kernel) if name in late} if late else set()
 
 
 def level_of(value: DimLike, levels: Mapping[str, int]) -> int:
@@ -106,8 +153,9 @@ def is_constant(node: Node) -> bool:
 
 
 def verify(plan: Plan) -> None:
-    """AssertionError unless kernels read only what is stored before their step begins, and all outputs are written."""
+    """AssertionError unless kernels read and know only what is there before their step, and outputs are written."""
     written: set[Node] = set()
+    levels, level = plan.levels(), 0
     for step in plan.steps:
         for kernel in step.kernels:
             if kernel.is_call and len(step.kernels) > 1:
@@ -115,10 +163,20 @@ def verify(plan: Plan) -> None:
             missing = [n for n in kernel.inputs if not is_stored_leaf(n) and n not in written]
             if missing:
                 raise AssertionError(f"{kernel.nodes[-1]} reads {missing[0]} before it is written")
+            if plan.graph.late:
+                _check_known(plan, kernel, levels, level)
+        level += sum(kernel.anchor is Anchor.FOREIGN for kernel in step.kernels)
         written.update(n for kernel in step.kernels for n in kernel.outputs)
     for name, node in plan.graph.outputs:
         if node not in written:
             raise AssertionError(f"output {name} is never written")
+
+
+def _check_known(plan: Plan, kernel: Kernel, levels: Mapping[str, int], level: int) -> None:
+    """AssertionError unless the first `level` calls tell every number that the kernel needs."""
+    for name in sorted(needed_symbols(kernel).intersection(plan.graph.late)):
+        if levels.get(name, len(levels) + 1) > level:
+            raise AssertionError(f"{kernel.nodes[-1]} runs before {name} is known")
 
 
 def evaluate(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fissile.ir.dim import evaluate, product, symbols
-from fissile.ir.graph import Graph, Node, users, waits_for
+from fissile.ir.graph import Graph, Node, mentioned, users, waits_for
 from fissile.orchestrate.grow import readers_of
 from fissile.orchestrate.inline import followed
 from fissile.orchestrate.liveness import REPRESENTATIVE, stored_bytes
@@ -92,8 +92,10 @@ def awaited(unit: Unit, free: Collection[Node], graph: Graph) -> list[Node]:
     found: dict[Node, None] = {}
     seen: set[Node] = set()
     if unit.value.name == "concat":
-        stack = [unit.value.inputs[unit.piece], *waits_for(unit.value, graph.late)]
-        stack = [stack[0], *(n for n in stack[1:] if n not in unit.value.inputs)]
+        # where a piece begins depends on the extents of the others
+        shaped = (unit.value, *unit.value.inputs)
+        names = [name for n in shaped for name in mentioned(n) if name in graph.late]
+        stack = [unit.value.inputs[unit.piece], *(graph.late[name] for name in names)]
     else:
         stack = [s for n in unit.nodes for s in waits_for(n, graph.late)]
     while stack:

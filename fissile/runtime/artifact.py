@@ -208,11 +208,11 @@ def _members(contents: Contents) -> Iterator[tuple[str, Iterable[Buffer], int]]:
     for target in contents.targets:
         yield f"code-{target.name}.bin", [target.code], len(target.code)
     for target in contents.targets:
-        plan = _json(target.plan)
+        plan = json_bytes(target.plan)
         yield _plan_name(contents, target), [plan], len(plan)
     size = sum(view(piece).nbytes for piece in chunks(contents.weights))
     yield "weights.safetensors", chunks(contents.weights), size
-    report = _json(contents.report or {})
+    report = json_bytes(contents.report or {})
     yield "report.json", [report], len(report)
     for name, data in contents.extra:
         yield name, [data], len(data)
@@ -233,10 +233,11 @@ def _manifest(contents: Contents, table: Mapping[str, object]) -> bytes:
         for t in contents.targets
     ]
     numbers = {"format": list(FORMAT), "abi": ABI}
-    return _json({**contents.manifest, **numbers, "targets": rows, "members": table})
+    return json_bytes({**contents.manifest, **numbers, "targets": rows, "members": table})
 
 
-def _json(value: Mapping[str, Any]) -> bytes:
+def json_bytes(value: Mapping[str, Any]) -> bytes:
+    """How manifest, plan and report are written: equal values are equal bytes."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 

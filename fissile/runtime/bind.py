@@ -5,16 +5,21 @@ size. The symbolic algebra was compiled into `fissile_bind`; here symbols are on
 shapes and the extents that come out are compared with the extents that came in (DESIGN 3.2).
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from fissile.errors import InvalidFeed, OptionError, Place, did_you_mean
 from fissile.runtime.feeds import shape_text
 from fissile.runtime.memory import Words, address_of, aligned_words
-from fissile.runtime.plan import Guard, Plan, Symbol, Tensor
+from fissile.runtime.plan import ARENA, WEIGHTS, Guard, Plan, Symbol, Tensor, contradiction
 from fissile.runtime.program import Program
 
 Shape = tuple[int, ...]
+ADDRESSES = 1 << 47  # bytes that a process can have
+_SMALL = "an extent of the feeds is too small for what the model cuts off"
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +74,7 @@ def bind_values(program: Program, values: Sequence[int]) -> Binding:
     slots[:] = plan.template
     program.image.bind(address_of(symbols), address_of(slots))
     check_guards(plan, slots, 0)
+    _check_sizes(program, slots, 0)
     return Binding(
         slots,
         symbols,
@@ -81,9 +87,17 @@ def bind_values(program: Program, values: Sequence[int]) -> Binding:
 
 
 def bind_late(program: Program, symbols: Words, slots: Words, level: int) -> None:
-    """Fill the slots anew, the first `level` calls having returned; F206 for what then contradicts the model."""
+    """Fill the slots anew, the first `level` calls having returned; F206 for what then contradicts the model.
+
+    ArtifactError F104 where a number changes that was final before: launches have used it already.
+    """
+    final = program.plan.final[level - 1]
+    before = slots[final]
     program.image.bind(address_of(symbols), address_of(slots))
+    if not np.array_equal(slots[final], before):
+        raise contradiction("a call has changed a number that was known before it")
     check_guards(program.plan, slots, level)
+    _check_sizes(program, slots, level)
 
 
 def check_guards(plan: Plan, slots: Words, level: int) -> None:
@@ -91,6 +105,34 @@ def check_guards(plan: Plan, slots: Words, level: int) -> None:
     for guard in plan.guards:
         if guard.level == level:
             _check_guard(guard, int(slots[guard.left]), int(slots[guard.right]))
+
+
+def _check_sizes(program: Program, slots: Words, level: int) -> None:
+    """Sizes and addresses known after `level` calls make sense: F206, F211, or F104 where shapes are not to blame."""
+    plan = program.plan
+    for tensor in plan.outputs:
+        if tensor.level != level:
+            continue
+        shape = _extents(tensor, slots)
+        if any(extent < 0 for extent in shape):
+            raise InvalidFeed(
+                "F206", f"{tensor.info.name} would have the shape {list(shape)}", reason=_SMALL
+            )
+        if math.prod(shape) * tensor.info.dtype.itemsize > ADDRESSES:
+            raise _too_large(f"{tensor.info.name} would have the shape {list(shape)}")
+    arena, scratch = (int(slots[s]) for s in (plan.sums or ((plan.arena, plan.scratch),))[level])
+    if not (0 <= arena <= ADDRESSES and 0 <= scratch <= ADDRESSES):
+        raise _too_large("what is kept between kernels does not fit")
+    bases, places = plan.offsets.T
+    known = plan.levels[places] <= level
+    most = np.where(bases == ARENA, arena, np.where(bases == WEIGHTS, program.weight_bytes, 0))
+    offsets = slots[places]
+    if np.any(known & ((offsets < 0) | (offsets > most))):
+        raise contradiction("a tensor does not lie in its memory")
+
+
+def _too_large(reason: str) -> InvalidFeed:
+    return InvalidFeed("F211", "these shapes need more memory than a process can have", reason=reason)
 
 
 def _extents(tensor: Tensor, slots: Words) -> Shape:

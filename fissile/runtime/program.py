@@ -14,7 +14,8 @@ from fissile.errors import ArtifactError
 from fissile.runtime.artifact import FOREIGN, Artifact, choose_target
 from fissile.runtime.image import Image, map_image
 from fissile.runtime.memory import Words, address_of, aligned_words
-from fissile.runtime.plan import Call, Plan, read_plan
+from fissile.runtime.plan import Call, Plan, contradiction, read_plan
+from fissile.runtime.seal import check_seal
 from fissile.runtime.vendor import Evaluator, evaluator, require
 from fissile.runtime.weights import data_start
 
@@ -42,12 +43,15 @@ def load_program(artifact: Artifact) -> Program:
     row = choose_target(artifact)
     plan = read_plan(artifact.member(row["plan"]))
     called = _evaluator(artifact, plan) if plan.calls else None
+    check_seal(artifact.member(row["code"]), artifact.member(row["plan"]))
     image = map_image(artifact, row["code"], plan.entries)
     launches = aligned_words(_LAUNCH_WORDS * len(plan.launches)).reshape(-1, _LAUNCH_WORDS)
     for index, launch in enumerate(plan.launches):
         launches[index] = (image.entries[launch.kernel], launch.first, launch.tasks, 0)
     member = artifact.member("weights.safetensors")
     start = data_start(member)
+    if plan.weight_bytes > len(member) - start:
+        raise contradiction(f"it reads {plan.weight_bytes} bytes of weights, and there are fewer")
     address = address_of(np.frombuffer(member, np.uint8)) + start
     return Program(artifact, plan, image, launches, address, len(member) - start, called)
 

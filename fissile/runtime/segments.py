@@ -5,6 +5,7 @@ decides are read off its results, and the slots are bound anew; what was known b
 Invariant: all state is the frame's own, so calls may run side by side.
 """
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from fissile.runtime.feeds import Array, check_out, check_overlap
 from fissile.runtime.frame import Frame
 from fissile.runtime.lend import Lender
 from fissile.runtime.memory import Bytes, Words, address_of
-from fissile.runtime.plan import Call, Operand
+from fissile.runtime.plan import ARENA, Call, Operand, contradiction
 from fissile.runtime.program import Program
 
 Seconds = npt.NDArray[np.float64]
@@ -99,6 +100,8 @@ def _call(
         results = [np.asarray(r) for r in frame.evaluators[call.model](inputs)]
     except Exception as error:
         raise _failed(call, f"{type(error).__name__}: {error}") from error
+    if any(operand.output >= len(results) for operand in call.outputs):
+        raise _failed(call, f"it gives {len(results)} results")
     found = [results[operand.output] for operand in call.outputs]
     for index, late in enumerate(plan.late, start=len(plan.symbols)):
         if late.call == number and late.axis < found[late.output].ndim:
@@ -123,9 +126,11 @@ def _view(run: Run, operand: Operand, slots: Words, outputs: list[Array | None])
         return array.view()
     if index >= 0:
         return run.arrays[index].view()
-    size = int(np.prod(shape, dtype=np.int64)) * operand.dtype.itemsize
+    size = math.prod(shape) * operand.dtype.itemsize
     offset = int(slots[operand.offset])
-    place = run.frame.bytes_at(offset, size) if operand.base == 0 else _weights(run, offset, size)
+    place = run.frame.bytes_at(offset, size) if operand.base == ARENA else _weights(run, offset, size)
+    if min(shape, default=0) < 0 or offset < 0 or len(place) != size:
+        raise contradiction(f"a tensor of {size} bytes does not lie in its memory")
     return place.view(operand.dtype).reshape(shape)
 
 

@@ -204,8 +204,9 @@ def tensor(name: str, dtype: str, shape: list[int | str], slots: list[int]) -> d
     return {"name": name, "dtype": dtype, "shape": shape, "slots": slots}
 
 
-def launch(kernel: str, first: int, step: int) -> dict[str, Any]:
-    return {"kernel": kernel, "first": first, "tasks": 1, "step": step, "nodes": [f"/{kernel}"]}
+def launch(kernel: str, first: int, arguments: int, step: int) -> dict[str, Any]:
+    row = {"kernel": kernel, "first": first, "arguments": arguments, "tasks": 1, "step": step}
+    return {**row, "nodes": [f"/{kernel}"]}
 
 
 def rows_plan() -> dict[str, Any]:
@@ -220,7 +221,7 @@ def rows_plan() -> dict[str, Any]:
         "template": template,
         "patches": [[10, 2, 0], [11, 3, 0], [12, 0, 0], [20, 0, 0], [21, 1, 4], [22, 4, 0]]
         + [[30, 0, 0], [31, 5, 0]],
-        "launches": [launch("k0", 10, 0), launch("k1", 20, 1), launch("k2", 30, 1)],
+        "launches": [launch("k0", 10, 3, 0), launch("k1", 20, 3, 1), launch("k2", 30, 2, 1)],
         "guards": [{"left": 1, "right": 5, "relation": "le", "message": "n is at most 100000"}],
         "scratch": 6,
     }
@@ -236,7 +237,7 @@ def chain_plan() -> dict[str, Any]:
         "template": [0] * 22,
         "patches": [[10, 2, 0], [11, 0, 0], [13, 0, 0], [14, 0, 2], [16, 0, 2], [17, 0, 0]]
         + [[19, 0, 0], [20, 3, 0]],
-        "launches": [launch("k0", first, step) for step, first in enumerate(firsts)],
+        "launches": [launch("k0", first, 3, step) for step, first in enumerate(firsts)],
         "guards": [],
         "scratch": 0,  # a slot that stays 0
     }

@@ -175,7 +175,7 @@ def plan_with(**changes: Any) -> bytes:
         "slots": 2,
         "template": [3, 1],
         "patches": [[1, 2, 0]],
-        "launches": [{"kernel": "k", "first": 1, "tasks": 0, "step": 0}],
+        "launches": [{"kernel": "k", "first": 1, "arguments": 1, "tasks": 0, "step": 0}],
         "guards": [],
         "arena": 0,
         "scratch": 0,
@@ -192,7 +192,28 @@ def plan_with(**changes: Any) -> bytes:
         {"patches": [[2, 0, 0]]},
         {"template": [1]},
         {"entries": {}},
-        {"launches": [{"kernel": "k", "first": -1, "tasks": 0, "step": 0}]},
+        {"launches": [{"kernel": "k", "first": -1, "arguments": 1, "tasks": 0, "step": 0}]},
+        {"launches": [{"kernel": "k", "first": 1, "arguments": 2, "tasks": 0, "step": 0}]},
+        {"launches": [{"kernel": "k", "first": 1, "arguments": 1 << 63, "tasks": 0, "step": 0}]},
+        {"launches": [{"kernel": "k", "first": 1, "tasks": 0, "step": 0}]},
+        {"patches": [[1, 2, 0], [1, 2, 0]]},
+        {"patches": [[0, 2, 0]]},
+        {"patches": [[1, 2]]},
+        {"patches": [[1, 2.0, 0]]},
+        {"slots": 1 << 62},
+        {"template": [3, 1 << 63]},
+        {"template": [3, None]},
+        {"entries": {"k": 1.5}},
+        {"entries": []},
+        {"inputs": [{"name": "x", "dtype": "O", "shape": [3], "slots": [0]}]},
+        {"inputs": [{"name": "x", "dtype": "float8_", "shape": [3], "slots": [0]}]},
+        {"inputs": [{"name": "x", "dtype": "float32", "shape": [True], "slots": [0]}]},
+        {"symbols": [{"name": "n", "input": 0, "axis": -1}]},
+        {"symbols": [{"name": "n", "input": -1, "axis": 0}]},
+        {"symbols": [{"name": "n", "input": 0, "axis": 0, "scale": 0}]},
+        {"calls": [{"name": "f", "operator": "Unique", "model": 0, "step": 1, "inputs": [], "outputs": []}]},
+        {"late": [{"name": "u", "call": 0, "output": 0, "axis": 0}]},
+        {"sums": [[0, 0]]},
         {"inputs": [{"name": "x", "dtype": "float32", "shape": [3], "slots": []}]},
         {"symbols": [{"name": "n", "input": 0, "axis": 1}]},
         {"guards": [{"left": 0, "right": 0, "relation": "lt", "message": ""}]},
@@ -206,7 +227,7 @@ def test_a_plan_that_contradicts_itself_is_refused(changes: dict[str, Any]) -> N
 
 
 def test_steps_are_ranges_of_launches() -> None:
-    row = {"kernel": "k", "first": 1, "tasks": 0}
+    row = {"kernel": "k", "first": 1, "arguments": 1, "tasks": 0}
     launches = [row | {"step": step} for step in (0, 0, 2, 5, 5, 5)]
     plan = read_plan(plan_with(launches=launches))
     assert plan.steps.tolist() == [0, 2, 3, 6]

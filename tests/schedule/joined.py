@@ -20,7 +20,7 @@ def with_one(plan: Plan, found: Kernel, count: int) -> Plan:
     inside = set(found.nodes)
     rest = [k for k in plan.kernels() if not inside.intersection(k.nodes)]
     assert len(plan.kernels()) - len(rest) == count
-    result = Plan(plan.graph, steps_of([*rest, found], lambda kernel: set()))
+    result = Plan(plan.graph, steps_of([*rest, found], {}))
     verify(result)
     return result
 
