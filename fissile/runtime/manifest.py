@@ -66,17 +66,22 @@ def _check_abi(path: Path | None, manifest: Mapping[str, Any]) -> None:
     found = manifest.get("abi", BEFORE_ABI)
     if found == ABI and _is_count(found):
         return
-    model = manifest.get("model")
-    name = model.get("name") if isinstance(model, dict) else None
-    source = name if isinstance(name, str) and name else "MODEL.onnx"
     made = manifest.get("fissile", "another version")
     said = found if _is_count(found) else "that is no number"
     raise ArtifactError(
         "F113",
         f"{_name(path)} has code of layout {said}; this fissile runs layout {ABI}",
         reason=f"it was compiled by fissile {made}, and its code would read this version's memory wrongly",
-        remedy=f"fissile compile {source} -o {_name(path, 'MODEL.fsl')}",
+        remedy=recompile(path, manifest),
     )
+
+
+def recompile(path: Path | None, manifest: Mapping[str, Any]) -> str:
+    """The command that makes the artifact again."""
+    model = manifest.get("model")
+    name = model.get("name") if isinstance(model, dict) else None
+    source = name if isinstance(name, str) and name else "MODEL.onnx"
+    return f"fissile compile {source} -o {_name(path, 'MODEL.fsl')}"
 
 
 def _wrong_facts(manifest: Mapping[str, Any]) -> str:

@@ -170,10 +170,16 @@ class Plan:
         return tuple(np.flatnonzero(known <= level) for level in range(len(self.calls) + 1))
 
 
-def read_plan(text: bytes | memoryview) -> Plan:
-    """Parse and check `plan.json`; ArtifactError F104 if it contradicts itself."""
+def read_plan(text: bytes | memoryview, again: str = "compile the model again") -> Plan:
+    """Parse and check `plan.json`; ArtifactError F104 if it contradicts itself.
+
+    F113 for one of a version whose launches may come before the calls that tell where they write; again: what to do.
+    """
     try:
-        plan = _parsed(json.loads(bytes(text)))
+        raw = json.loads(bytes(text))
+        if raw.get("calls") and "levels" not in raw:
+            raise _outdated(again)
+        plan = _parsed(raw)
         _check(plan)
         _check_patches(plan)
         _check_calls(plan)
@@ -205,9 +211,6 @@ def _parsed(raw: Mapping[str, Any]) -> Plan:
         raise ValueError("the template is not as long as the slots")
     patches = _words([_number(x) for row in raw["patches"] for x in _row(row, 3)]).reshape(-1, 3)
     calls = tuple(_call(x, launches) for x in _rows(raw, "calls"))
-    levels = raw.get("levels")
-    if levels is None and calls:
-        raise ValueError("it does not say which numbers a call decides: launches may come too early")
     sums = [_row(pair, 2) for pair in _rows(raw, "sums")]
     return Plan(
         tuple(_symbol(x) for x in raw["symbols"]),
@@ -225,7 +228,7 @@ def _parsed(raw: Mapping[str, Any]) -> Plan:
         tuple(_late(x) for x in _rows(raw, "late")),
         calls,
         tuple((_number(arena), _number(scratch)) for arena, scratch in sums),
-        _words(levels if calls else [0] * count),
+        _words(raw["levels"] if calls else [0] * count),
         _number(raw.get("weights", 0)),
     )
 
@@ -469,6 +472,15 @@ def _uses(plan: Plan) -> Iterator[Use]:
         for launch in plan.launches[first:end]:
             arguments = range(launch.first, launch.first + launch.arguments)
             yield f"kernel {launch.kernel}", returned, (*arguments, launch.tasks), ()
+
+
+def _outdated(again: str) -> ArtifactError:
+    return ArtifactError(
+        "F113",
+        "this artifact runs operators in Python, and what it computes before them may be wrong",
+        reason="its version did not always wait for the sizes that such an operator decides",
+        remedy=again,
+    )
 
 
 def contradiction(reason: str) -> ArtifactError:

@@ -13,6 +13,7 @@ import numpy as np
 from fissile.errors import ArtifactError
 from fissile.runtime.artifact import FOREIGN, Artifact, choose_target
 from fissile.runtime.image import Image, map_image
+from fissile.runtime.manifest import recompile
 from fissile.runtime.memory import Words, address_of, aligned_words
 from fissile.runtime.plan import Call, Plan, contradiction, read_plan
 from fissile.runtime.seal import check_seal
@@ -41,7 +42,7 @@ class Program:
 def load_program(artifact: Artifact) -> Program:
     """Map what this CPU needs of the artifact; ArtifactError where it cannot run here."""
     row = choose_target(artifact)
-    plan = read_plan(artifact.member(row["plan"]))
+    plan = read_plan(artifact.member(row["plan"]), recompile(artifact.path, artifact.manifest))
     called = _evaluator(artifact, plan) if plan.calls else None
     check_seal(artifact.member(row["code"]), artifact.member(row["plan"]))
     image = map_image(artifact, row["code"], plan.entries)

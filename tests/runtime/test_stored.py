@@ -53,15 +53,24 @@ needs_v3 = pytest.mark.skipif(
 @needs_v3
 @pytest.mark.skipif(ABI != BEFORE_ABI, reason="artifacts without a number have another layout")
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", sorted({*MODELS} - {"foreign"}))
 def test_artifacts_run_with_the_same_results(name: str, threads: int) -> None:
     command = [sys.executable, "-c", RUN, str(STORED), name, str(threads)]
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     outputs, foreign = json.loads(done.stdout)
-    assert outputs == {"plain": 1, "free": 6, "foreign": 6, "gang": 2}[name]
-    assert bool(foreign) is (name == "foreign")
+    assert outputs == {"plain": 1, "free": 6, "gang": 2}[name]
+    assert not foreign
+
+
+@pytest.mark.skipif(ABI != BEFORE_ABI, reason="artifacts without a number have another layout")
+@needs_v3
+def test_launches_that_may_come_too_early_are_refused_with_the_command() -> None:
+    """What dcbf5a7 wrote does not say which of its launches depend on what a call decides."""
+    with pytest.raises(ArtifactError, match="F113") as caught:
+        fissile.load(STORED / "foreign.fsl")
+    assert caught.value.remedy == ("fissile compile foreign.onnx -o foreign.fsl",)
 
 
 @pytest.mark.parametrize("name", MODELS)
