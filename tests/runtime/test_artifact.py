@@ -211,7 +211,12 @@ def plan_with(**changes: Any) -> bytes:
         {"symbols": [{"name": "n", "input": 0, "axis": -1}]},
         {"symbols": [{"name": "n", "input": -1, "axis": 0}]},
         {"symbols": [{"name": "n", "input": 0, "axis": 0, "scale": 0}]},
-        {"calls": [{"name": "f", "operator": "Unique", "model": 0, "step": 1, "inputs": [], "outputs": []}]},
+        {
+            "calls": [
+                {"name": "f", "operator": "F", "model": 0, "step": 1, "inputs": [], "outputs": []}
+            ],
+            "levels": [0, 0],
+        },
         {"late": [{"name": "u", "call": 0, "output": 0, "axis": 0}]},
         {"sums": [[0, 0]]},
         {"inputs": [{"name": "x", "dtype": "float32", "shape": [3], "slots": []}]},
