@@ -4,6 +4,7 @@ from fissile.fission import (
     elementwise,
     indexing,
     layout,
+    learned,
     linear,
     normalization,
     pooling,
@@ -14,6 +15,8 @@ from fissile.fission import (
 from fissile.fission.driver import fission, placed, unsupported
 from fissile.fission.table import TABLE
 
-FAMILIES = (elementwise, reduction, normalization, layout, linear, pooling, indexing, resize, shape)
+FAMILIES = (
+    elementwise, reduction, normalization, layout, linear, pooling, indexing, resize, shape, learned,
+)  # fmt: skip
 
 __all__ = ["FAMILIES", "TABLE", "fission", "placed", "unsupported"]

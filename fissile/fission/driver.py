@@ -7,7 +7,7 @@ that cannot be split is named in one UnsupportedError, and what no proof settles
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, combinations
@@ -185,7 +185,7 @@ def _run(walk: _Walk, graph: OperatorGraph, outputs: Iterable[str]) -> None:
     wanted = _live(graph, outputs)
     for operator in graph.operators:
         if any(name in wanted for name in operator.outputs):
-            _step(walk, operator)
+            _step(walk, operator, wanted)
 
 
 def _leaf(walk: _Walk, name: str, array: np.ndarray) -> Node | None:
@@ -216,7 +216,7 @@ def _reads(operator: Operator) -> set[str]:
     return names
 
 
-def _step(walk: _Walk, operator: Operator) -> None:
+def _step(walk: _Walk, operator: Operator, wanted: Container[str]) -> None:
     missing = [n for n in operator.inputs if n and n not in walk.values]
     if missing:
         raise ModelError(
@@ -228,7 +228,7 @@ def _step(walk: _Walk, operator: Operator) -> None:
     results: Results = ()
     if not poisoned:
         try:
-            results = _native_or_foreign(walk, operator, inputs)
+            results = _native_or_foreign(walk, operator, inputs, wanted)
         except Refusal as refusal:
             walk.problems.append(Place(operator.where, operator.title, str(refusal)))
         except ModelError:  # from within a body, where the place is named better
@@ -244,7 +244,9 @@ def _step(walk: _Walk, operator: Operator) -> None:
     _remember(walk.origins, results, operator.where)
 
 
-def _native_or_foreign(walk: _Walk, operator: Operator, inputs: Results) -> Results:
+def _native_or_foreign(
+    walk: _Walk, operator: Operator, inputs: Results, wanted: Container[str]
+) -> Results:
     """The operator split; where that is refused, as a foreign node. Refusal when it can be neither."""
     if walk.foreign is None:
         return _split(walk, operator, inputs)
@@ -263,7 +265,7 @@ def _native_or_foreign(walk: _Walk, operator: Operator, inputs: Results) -> Resu
             (walk.foreign.places, known),
         ):
             del found[kept:]
-        return foreign_nodes(walk.foreign, operator, walk.values, str(refusal))
+        return foreign_nodes(walk.foreign, operator, walk.values, str(refusal), wanted)
 
 
 def _is_open(condition: Node | None) -> bool:

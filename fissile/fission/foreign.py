@@ -7,7 +7,7 @@ on data is a fresh symbol, named after the operator and the axis, whose number i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,7 +19,7 @@ from fissile.fission.build import dtype_of_onnx
 from fissile.fission.table import Refusal
 from fissile.frontend import Operator, single_model, values_read
 from fissile.ir.dim import Dim, DimLike, symbol
-from fissile.ir.dtype import DType
+from fissile.ir.dtype import FLOAT32, DType
 from fissile.ir.graph import Node, data, make, mentioned
 from fissile.ir.primitive import FOREIGN, constant_value
 from fissile.reference import runner
@@ -57,11 +57,16 @@ def _unused(name: str, taken: set[str]) -> str:
 
 
 def foreign_nodes(
-    found: Foreigners, operator: Operator, values: Mapping[str, Node | None], reason: str
+    found: Foreigners,
+    operator: Operator,
+    values: Mapping[str, Node | None],
+    reason: str,
+    wanted: Container[str],
 ) -> tuple[Node | None, ...]:
     """The outputs of `operator` as foreign nodes. Refusal when it cannot run in Python or its types are not known.
 
-    values: the nodes of everything in scope, by name. reason: why there is no native definition.
+    values: the nodes of everything in scope, by name. reason: why there is no native definition. wanted: the names that
+    something reads; other outputs may be of any type.
     """
     names = values_read(operator)
     inputs = [values[n] for n in names]
@@ -72,7 +77,7 @@ def foreign_nodes(
     types = {n: (x.dtype.name, [_label(d, dims) for d in x.shape]) for n, x in nodes.items()}
     model = single_model(operator, types)
     _check_runs(model)
-    kinds = _inferred(operator, nodes, types, found.ranks)
+    kinds = _inferred(operator, nodes, types, found.ranks, wanted)
     key = found.key(operator.where)
     before = set(found.symbols)
     content = data(np.frombuffer(model.SerializeToString(deterministic=True), np.uint8))
@@ -80,8 +85,9 @@ def foreign_nodes(
     unknown: dict[str, Dim] = {}
     number = 0
     for name in operator.outputs:
-        if not name:
+        if not name or name not in wanted:
             results.append(None)
+            number += bool(name)
             continue
         of, extents = kinds[name]
         shape = tuple(
@@ -147,8 +153,9 @@ def _inferred(
     nodes: Mapping[str, Node],
     types: Mapping[str, tuple[str, Sequence[int | str]]],
     ranks: Mapping[str, int],
+    wanted: Container[str],
 ) -> dict[str, Kind]:
-    """Element type and extents of every named output; an extent is None, or a name of its own, when not known."""
+    """Element type and extents of the wanted outputs; an extent is None, or a name of its own, when not known."""
     constants = {n: v for n, x in nodes.items() if (v := _small(x)) is not None}
     model = single_model(operator, types, constants)
     try:
@@ -157,10 +164,16 @@ def _inferred(
         raise Refusal(f"its types are not known: {_line(error)}") from error
     kinds: dict[str, Kind] = {}
     for info in done.graph.output:
+        if info.name not in wanted:
+            continue
         kind = info.type.WhichOneof("value")
         if kind not in (None, "tensor_type"):
             raise Refusal(f"its output {info.name!r} is a {kind.removesuffix('_type')}")
         tensor = info.type.tensor_type
+        if tensor.elem_type == onnx.TensorProto.UNDEFINED and operator.type in _SCORES:
+            rows = types[operator.inputs[0]][1][0]
+            kinds[info.name] = FLOAT32, [rows, operator.attr(_SCORES[operator.type], 1)]
+            continue
         if tensor.elem_type == onnx.TensorProto.UNDEFINED:
             raise Refusal(f"the element type of its output {info.name!r} is not known")
         of = dtype_of_onnx(tensor.elem_type)
@@ -218,6 +231,8 @@ def _rank(operator: Operator, name: str, nodes: Mapping[str, Node]) -> int | Non
     return _RANKS.get(kind)
 
 
+# Operators whose types onnx does not infer: float32, a row for each of the input; the attribute that counts columns.
+_SCORES = {"LinearRegressor": "targets", "SVMRegressor": "", "TreeEnsembleRegressor": "n_targets"}
 _SAME_RANK = ("CenterCropPad", "MaxUnpool", "Pad", "Resize", "Slice", "Split", "Tile", "Upsample")
 _RANKS = {
     "BlackmanWindow": 1,

@@ -14,7 +14,16 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-from fissile.reference import control, images, indexing, linear, normalization, recurrent, signal
+from fissile.reference import (
+    control,
+    images,
+    indexing,
+    learned,
+    linear,
+    normalization,
+    recurrent,
+    signal,
+)
 from fissile.reference.base import Array
 
 
@@ -47,6 +56,12 @@ CORRECTIONS = (
     Correction(recurrent.RNN, "ignores lengths and clip, knows two activations"),
     Correction(recurrent.GRU, "ignores lengths, clip and activations"),
     Correction(recurrent.LSTM, "ignores lengths, clip, activations and input_forget"),
+    Correction(learned.TreeEnsembleRegressor, "fails without tracks of missing values, MIN, MAX"),
+    Correction(learned.TreeEnsembleClassifier, "fails likewise; two classes and votes for one"),
+    Correction(learned.LinearClassifier, "has the second class and doubles its own way"),
+    Correction(learned.LinearRegressor, "makes distributions of single scores"),
+    Correction(learned.SVMRegressor, "computes in the type of its input"),
+    Correction(learned.LabelEncoder, "finds no NaN"),
     Correction(signal.STFT, "fails on signals without an axis of their parts"),
 )
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
 
-from fissile.fission import fission
+from fissile.errors import UnsupportedError
+from fissile.fission import fission, placed
 from fissile.frontend import read_model
 from fissile.ir.graph import evaluate as meaning
 from fissile.reference import evaluate
 from tests.fission.oracle import onnxruntime_errors, reference, same
-from tests.reference.cases import Case, every
+from tests.reference.cases import ML, Array, Case, every
+from tests.reference.learned_cases import learned, tensors
 
-CASES = {case.name: case for case in every()}
+CASES = {case.name: case for case in [*every(), *learned()]}
+NATIVE = (
+    "Scaler", "Normalizer", "Imputer", "Binarizer", "ArrayFeatureExtractor", "FeatureVectorizer", "LinearRegressor",
+)  # fmt: skip
 # What onnxruntime 1.32 does not run. Each is compared with an equal case that it does run.
 REFUSED_BY_ONNXRUNTIME = {
     name
@@ -54,7 +60,10 @@ def test_values_and_types(name: str) -> None:
     """As machine code would run it: split, in Python where it must, of the types that were inferred."""
     case = CASES[name]
     graph = fission(read_model(case.model()), foreign=True)
-    assert any(node.name == "foreign" for node in graph.nodes()), "it has become native"
+    foreign = any(node.name == "foreign" for node in graph.nodes())
+    assert foreign == (
+        case.kind not in NATIVE or bool(case.attributes.get("post_transform", "NONE") != "NONE")
+    )
     found = meaning(graph, case.feeds(), {}, evaluate).values()
     for got, want in zip(found, _expected(case), strict=True):
         assert same(got, want), f"{got} is not {want}"
@@ -65,3 +74,53 @@ def test_what_onnxruntime_refuses(name: str) -> None:
     """The list of exceptions holds nothing that could be compared as it is."""
     with pytest.raises(onnxruntime_errors):
         reference(CASES[name].model(), CASES[name].feeds())
+
+
+@pytest.mark.parametrize("of", [np.float32, np.float64, np.int32, np.int64])
+@pytest.mark.parametrize("to", [np.float32, np.float64, np.int16, np.int64])
+def test_label_encoder_of_any_types(of: type, to: type) -> None:
+    """Most of them onnxruntime does not have."""
+    case = tensors(of, to)
+    (got,) = evaluate(case.model().SerializeToString(), list(case.feeds().values()))
+    want: Array = np.array([[2, 4], [3, 6], [3, 4]], to)
+    assert same(got, want)
+
+
+def test_trees_of_integers() -> None:
+    """onnxruntime has none of opset 3."""
+    case = CASES["TreeEnsembleRegressor SUM NONE"]
+    model = case.model()
+    whole = np.array([[0, 1], [2, 0], [-3, 1]])
+    floats = dataclasses.replace(case, inputs={"x": whole.astype(np.float32)})
+    (want,) = reference(floats.model(), floats.feeds())
+    (got,) = evaluate(model.SerializeToString(), [whole])
+    assert same(got, want)
+
+
+def test_a_support_vector_machine_without_vectors() -> None:
+    """It is linear; onnxruntime refuses it without kernel parameters."""
+    more = {"coefficients": [0.5, -1.0], "rho": [0.25], "kernel_type": "LINEAR"}
+    x = np.array([[1, 2], [3, 0.5]], np.float32)
+    case = Case("linear", "SVMRegressor", 1, {"x": x}, more, domain=ML)
+    (got,) = evaluate(case.model().SerializeToString(), [x])
+    assert same(got, np.array([[-1.25], [1.25]], np.float32))
+
+
+@pytest.mark.parametrize(
+    ("kind", "attribute", "value"),
+    [
+        ("RNN plain", "activations", ["Wave"]),
+        ("TreeEnsembleRegressor SUM NONE", "nodes_modes", ["BRANCH_X"] + ["LEAF"] * 7),
+        ("TreeEnsembleClassifier one 1 mixed NONE", "post_transform", "PROBIT"),
+    ],
+)
+def test_refused_when_compiled(kind: str, attribute: str, value: Any) -> None:
+    """What no run could do right is refused before any: `check` promises what a run does."""
+    case = CASES[kind]
+    ids = {"class_ids": [0, 1, 0, 1, 1]} if value == "PROBIT" else {}
+    bad = dataclasses.replace(case, attributes={**case.attributes, attribute: value, **ids})
+    operators = read_model(bad.model())
+    with pytest.raises(UnsupportedError) as caught:
+        fission(operators, foreign=True)
+    assert caught.value.code == "F021"
+    assert [p.node for p in placed(operators)[1]] == ["it"]
