@@ -24,7 +24,7 @@ from fissile.codegen.emitter import (
     splat,
     vector_text,
 )
-from fissile.codegen.operators import binary, choose, reinterpret
+from fissile.codegen.operators import binary, bits_of_bfloat16, choose, reinterpret
 from fissile.codegen.text import memory_text, suffix, type_text
 from fissile.codegen.transpose import columns_of, picked, rows_of, shuffled
 from fissile.errors import CompileError
@@ -96,21 +96,10 @@ def narrow(e: Emitter, v: Value, dtype: DType, lanes: int) -> str:
     if dtype is FLOAT16:
         return e.code.pure(f"fptrunc {type_text(FLOAT32, lanes)} {text} to {kind}", text)
     if dtype is BFLOAT16:
-        half = _round_bfloat16(e, Value(text, FLOAT32, lanes))
+        half = bits_of_bfloat16(e, Value(text, FLOAT32, lanes))
         wide = type_text(INT32, lanes)
         return e.code.pure(f"trunc {wide} {half.text} to {kind}", half.text)
     return text
-
-
-def _round_bfloat16(e: Emitter, v: Value) -> Value:
-    """The upper half of float32 bits, rounded to nearest even; a NaN stays one and quiet."""
-    bits = reinterpret(e, v, INT32)
-    high = binary(e, "lshr", bits, literal(16, INT32))
-    odd = binary(e, "and", high, literal(1, INT32))
-    nudged = binary(e, "add", binary(e, "add", bits, literal(0x7FFF, INT32)), odd)
-    rounded = binary(e, "lshr", nudged, literal(16, INT32))
-    quiet = binary(e, "or", high, literal(0x40, INT32))
-    return choose(e, binary(e, "fcmp uno", v, v, BOOL), quiet, rounded)
 
 
 # ---------------------------------------------------------------- loads

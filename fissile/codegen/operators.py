@@ -24,8 +24,8 @@ from fissile.codegen.emitter import (
     subtract,
 )
 from fissile.codegen.math import CIRCULAR, UNARY
-from fissile.codegen.text import suffix, type_text
-from fissile.ir.dtype import BOOL, FLOAT64, INT32, INT64, DType
+from fissile.codegen.text import memory_text, suffix, type_text
+from fissile.ir.dtype import BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, DType
 
 Emit = Callable[[Emitter, list[Value]], Value]
 OPERATORS: dict[str, Emit] = {}
@@ -424,6 +424,43 @@ def reinterpret(e: Emitter, v: Value, to: DType) -> Value:
     return _as(e, "bitcast", v, to)
 
 
+def _odd_float32(e: Emitter, v: Value) -> Value:
+    """A float64 as float32; what lies between two of them becomes the odd one: rounding again then rounds once."""
+    if v.dtype is not FLOAT64:
+        return v
+    near = convert(e, v, FLOAT32)
+    back = convert(e, near, FLOAT64)
+    bits = reinterpret(e, near, INT32)
+    beyond = compare(e, "gt", intrinsic(e, "fabs", back), intrinsic(e, "fabs", v))
+    toward_zero = choose(e, beyond, binary(e, "sub", bits, literal(1, INT32)), bits)
+    odd = binary(e, "or", toward_zero, literal(1, INT32))
+    inexact = binary(e, "fcmp one", back, v, BOOL)  # a NaN is exact
+    return reinterpret(e, choose(e, inexact, odd, bits), FLOAT32)
+
+
+def bits_of_bfloat16(e: Emitter, v: Value) -> Value:
+    """The upper half of float32 bits in an int32, rounded to nearest even; a NaN stays one and quiet."""
+    bits = reinterpret(e, v, INT32)
+    high = binary(e, "lshr", bits, literal(16, INT32))
+    odd = binary(e, "and", high, literal(1, INT32))
+    nudged = binary(e, "add", binary(e, "add", bits, literal(0x7FFF, INT32)), odd)
+    rounded = binary(e, "lshr", nudged, literal(16, INT32))
+    quiet = binary(e, "or", high, literal(0x40, INT32))
+    return choose(e, binary(e, "fcmp uno", v, v, BOOL), quiet, rounded)
+
+
+def _as_bfloat16(e: Emitter, args: list[Value]) -> Value:
+    bits = bits_of_bfloat16(e, _odd_float32(e, args[0]))
+    return reinterpret(e, binary(e, "shl", bits, literal(16, INT32)), FLOAT32)
+
+
+def _as_float16(e: Emitter, args: list[Value]) -> Value:
+    lanes, (x,) = operands(e, _odd_float32(e, args[0]))
+    wide, half = type_text(FLOAT32, lanes), memory_text(FLOAT16, lanes)
+    narrow = e.code.pure(f"fptrunc {wide} {x} to {half}", x)
+    return Value(e.code.pure(f"fpext {half} {narrow} to {wide}", narrow), FLOAT32, lanes)
+
+
 # ---------------------------------------------------------------- the table
 
 
@@ -477,6 +514,8 @@ OPERATORS.update(
     rint=_named("roundeven"),
     trunc=_named("trunc"),
     copysign=_named("copysign"),
+    as_float16=_as_float16,
+    as_bfloat16=_as_bfloat16,
     shift_left=_shift("shl"),
     shift_right=_shift("lshr"),
     select=lambda e, args: choose(e, *args),

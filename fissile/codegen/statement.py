@@ -50,6 +50,7 @@ from fissile.ir.loop import (
     statements,
     static_size,
     times,
+    unrounded,
     walk,
 )
 
@@ -64,7 +65,7 @@ def emit(e: Emitter, s: Stmt) -> None:
     elif isinstance(s, Store):
         e.memo = {}
         index = [evaluate(e, i) for i in s.index]
-        store(e, s.buffer, index, value_of(e, s.value))
+        store(e, s.buffer, index, value_of(e, unrounded(s)))
     elif isinstance(s, For):
         _emit_for(e, s)
     elif isinstance(s, If):
@@ -170,7 +171,7 @@ def _emit_iteration(
         if isinstance(inner, Store) and inner in blocks:
             e.memo = {}
             dtype = inner.buffer.dtype
-            text = narrow(e, value_of(e, inner.value), dtype, e.lanes)
+            text = narrow(e, value_of(e, unrounded(inner)), dtype, e.lanes)
             columns.setdefault(inner, []).append(text)
         else:
             emit(e, inner)

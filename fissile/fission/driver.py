@@ -24,7 +24,7 @@ from fissile.fission.values import symbolic
 from fissile.frontend.function import function_body
 from fissile.frontend.operator_graph import Extents, Operator, OperatorGraph, Value
 from fissile.ir.dim import Dim, DimLike, lower_bound, min_, parse, product, symbol
-from fissile.ir.dtype import BFLOAT16, FLOAT16, FLOAT32, DType, dtype
+from fissile.ir.dtype import FLOAT32, DType, dtype
 from fissile.ir.graph import (
     Graph,
     Guard,
@@ -38,7 +38,6 @@ from fissile.ir.graph import (
 )
 from fissile.ir.primitive import CONSTANT, INPUT, cast, constant
 
-HALVES = (FLOAT16, BFLOAT16)
 _TINY = 64
 _MOST_OPEN = 3  # dimensions that are tried to be 1 where an open Squeeze does not fit
 Results: TypeAlias = tuple[Node | None, ...]
@@ -351,13 +350,15 @@ def _is_tiny(node: Node) -> bool:
 
 
 def _called(row: Row, call: Call, inputs: Results) -> Results:
-    """The function's results; half types go in as float32 and come out rounded once."""
-    half = next((i.dtype for i in inputs if i is not None and i.dtype in HALVES), None)
-    if row.raw or half is None:
+    """The function's results; half types go in as float32 and come out rounded once, to the type of input `like`."""
+    if row.raw or not any(i is not None and i.dtype.is_half for i in inputs):
         return _tuple(row.function(call, *inputs))
-    wide = [cast(i, FLOAT32) if i is not None and i.dtype in HALVES else i for i in inputs]
+    floats = [i.dtype for i in inputs[row.like :] if i is not None and i.dtype.is_float]
+    wide = [cast(i, FLOAT32) if i is not None and i.dtype.is_half else i for i in inputs]
     results = _tuple(row.function(call, *wide))
-    return tuple(_narrow(node, half, k in row.wide) for k, node in enumerate(results))
+    if not floats or not floats[0].is_half:
+        return results
+    return tuple(_narrow(node, floats[0], k in row.wide) for k, node in enumerate(results))
 
 
 def _tuple(result: Result) -> Results:

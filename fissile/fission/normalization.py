@@ -111,8 +111,8 @@ def layer_normalization(
     return y if bias is None else add(y, bias), center, inverse
 
 
-@fission("RMSNormalization")
-@fission("SimplifiedLayerNormalization", domain="com.microsoft", wide=(1,))
+@fission("RMSNormalization", like=1)
+@fission("SimplifiedLayerNormalization", domain="com.microsoft", wide=(1,), like=1)
 def rms_normalization(call: Call, x: Node, scale: Node) -> tuple[Node, ...]:
     """x / sqrt(mean(x^2) + epsilon) * scale over the axes from `axis` on, and 1 over that root."""
     first = normal_axis(call.attr("axis", -1), x.type.rank)

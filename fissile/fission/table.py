@@ -75,19 +75,25 @@ class Call:
 
 @dataclass(frozen=True)
 class Row:
-    """A registered function. raw: it takes half types as they are. wide: outputs kept in float32."""
+    """A registered function.
+
+    raw: it takes half types as they are. wide: outputs kept in float32. like: from which input on the first float
+    tells the type of float results.
+    """
 
     since: int
     function: Definition
     raw: bool = False
     wide: tuple[int, ...] = ()
+    like: int = 0
 
 
 TABLE: dict[tuple[str, str], list[Row]] = {}
 
 
 def fission(
-    *types: str, since: int = 1, domain: str = "", raw: bool = False, wide: tuple[int, ...] = ()
+    *types: str, since: int = 1, domain: str = "", raw: bool = False, wide: tuple[int, ...] = (),
+    like: int = 0,
 ) -> Callable[[Definition], Definition]:
     """Declare how the operators `types` are split, from opset `since` on."""
 
@@ -96,7 +102,7 @@ def fission(
             rows = TABLE.setdefault((domain, name), [])
             if any(row.since == since for row in rows):
                 raise ValueError(f"{name} since {since} is declared twice")
-            rows.append(Row(since, function, raw, wide))
+            rows.append(Row(since, function, raw, wide, like))
         return function
 
     return declare

@@ -1,7 +1,8 @@
 """Element types: how a value is stored and in which type it is computed.
 
-Storage is not compute (DESIGN 3.2): float16 and bfloat16 are stored in two bytes and computed in float32; every other
-type computes as itself. A `DType` is a row of one table, so equality is identity.
+Storage is not compute: float16 and bfloat16 are stored in two bytes and computed in float32, and a value is rounded to
+one of them where it is cast to it, in memory or not; every other type computes as itself. A `DType` is a row of one
+table, so equality is identity.
 """
 
 from __future__ import annotations
@@ -39,6 +40,11 @@ class DType:
     def compute(self) -> DType:
         """The type arithmetic is done in."""
         return FLOAT32 if self in (FLOAT16, BFLOAT16) else self
+
+    @property
+    def is_half(self) -> bool:
+        """Whether values are stored more coarsely than they are computed."""
+        return self.compute is not self
 
     @property
     def numpy(self) -> np.dtype:

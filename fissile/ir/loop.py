@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from fissile.ir.dtype import BOOL, INT64, DType
+from fissile.ir.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, INT64, DType
 from fissile.ir.intern import Interned
 from fissile.ir.scalar import SCALAR_OPS, ScalarOp, bitcast_dtype
 
@@ -208,6 +208,23 @@ def op(name: str, *args: Expr) -> Expr:
 def cast(value: Expr, to: DType) -> Expr:
     """`value` as `to`, a compute type; itself when it is that already."""
     return value if value.dtype is to else Op("cast", (value,), to)
+
+
+_ROUNDED = {FLOAT16: "as_float16", BFLOAT16: "as_bfloat16"}
+
+
+def stored(value: Expr, to: DType) -> Expr:
+    """`value` as a tensor of type `to` holds it, in the compute type: the one place that rounds to a half type."""
+    if not to.is_half:
+        return cast(value, to)
+    return op(_ROUNDED[to], value if value.dtype.is_float else cast(value, FLOAT32))
+
+
+def unrounded(s: Store) -> Expr:
+    """What a `Store` is to store: without a rounding that storing does once more."""
+    v = s.value
+    same = isinstance(v, Op) and v.op == _ROUNDED.get(s.buffer.dtype) and v.args[0].dtype is v.dtype
+    return v.args[0] if same and isinstance(v, Op) else v
 
 
 def bitcast(value: Expr) -> Expr:

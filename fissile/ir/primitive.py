@@ -1,5 +1,7 @@
 """The primitive table: one row per tensor-algebra primitive (Korch section 3, DESIGN 3.2).
 
+Half types are moved, chosen between and cast, never computed with: a graph says with `cast` where a value is rounded.
+
 A row gives the type rule, the numpy meaning, and the compute definition: the value at one output index as an expression
 over reads of the inputs, `define(node, at, reduced, read, extent)`, where `at` are the output indices, `reduced` those
 of the reduction axes, `read(k, indices)` an element of input k, and `extent` turns an extent into an expression.
@@ -60,7 +62,7 @@ def _iota_reference(*, dtype: str, shape: tuple[int, ...], axis: int) -> np.ndar
 
 
 def _iota_define(node: Node, at: Any, reduced: Any, read: Read, extent: Extent) -> L.Expr:
-    return L.cast(at[node.attr("axis")], node.dtype.compute)
+    return L.stored(at[node.attr("axis")], node.dtype)
 
 
 def _extents_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
@@ -129,9 +131,17 @@ def _elementwise_type(row: ScalarOp) -> Callable[[Types, Attrs, Constraints], Te
             raise ValueError(f"{row.name} of {', '.join(str(t.dtype) for t in operands)}")
         if operands[0].dtype.kind not in row.kinds:
             raise ValueError(f"{row.name} does not take {operands[0].dtype}")
+        if row.name != "select":
+            _computed(row.name, operands[0])
         return TensorType(row.result(tuple(t.dtype for t in types)), types[0].shape)
 
     return infer
+
+
+def _computed(what: str, operand: TensorType) -> None:
+    """ValueError for half types: arithmetic is in float32, and where it is rounded a `cast` says."""
+    if operand.dtype.is_half:
+        raise ValueError(f"{what} of {operand.dtype}: it is computed in {operand.dtype.compute}")
 
 
 def _same_shape(a: TensorType, b: TensorType, need: Constraints, what: str) -> None:
@@ -163,16 +173,16 @@ def _cast_reference(x: np.ndarray, *, source: str, to: str) -> np.ndarray:
     wide = from_bfloat16(x) if source == BFLOAT16.name else x
     with np.errstate(all="ignore"):
         if to == BFLOAT16.name:
-            return to_bfloat16(np.asarray(wide).astype(np.float32))
+            return to_bfloat16(wide)
         return np.asarray(cast_value(wide, dtype(to)))
 
 
 def _cast_define(node: Node, at: Any, reduced: Any, read: Read, extent: Extent) -> L.Expr:
-    return L.cast(read(0, at), node.dtype.compute)
+    return L.stored(read(0, at), node.dtype)
 
 
 for _op in SCALAR_OPS.values():
-    if _op.name not in ("fma", "shift_left", "shift_right", "floordiv"):
+    if _op.name not in ("fma", "shift_left", "shift_right", "floordiv", "as_float16", "as_bfloat16"):
         _row(
             Primitive(
                 _op.name,
@@ -204,6 +214,7 @@ def _reduce_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
     axes = attrs["axes"]
     if list(axes) != sorted(set(axes)) or any(not 0 <= a < types[0].rank for a in axes):
         raise ValueError(f"reduction axes {axes} of {types[0]}")
+    _computed("a reduction", types[0])
     kept = tuple(d for a, d in enumerate(types[0].shape) if a not in axes)
     return TensorType(types[0].dtype, kept)
 
@@ -259,6 +270,7 @@ for _name, _combine in (("sum", "add"), ("prod", "mul"), ("max", "max"), ("min",
 
 def _arg_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
     axis = attrs["axis"]
+    _computed("an extreme's place", types[0])
     return TensorType(INT64, tuple(d for a, d in enumerate(types[0].shape) if a != axis))
 
 
@@ -626,6 +638,7 @@ def _matmul_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
     a, b = types
     if a.rank != b.rank or a.rank < 2 or a.dtype is not b.dtype:
         raise ValueError(f"matmul of {a} and {b}")
+    _computed("matmul", a)
     for x, y in zip(a.shape[:-2], b.shape[:-2], strict=True):
         need.equal(x, y, "matmul batch")
     need.equal(a.shape[-1], b.shape[-2], "matmul inner extent")
@@ -648,6 +661,7 @@ def _conv_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
     groups, spatial = attrs["groups"], x.rank - 2
     if w.rank != x.rank or x.dtype is not w.dtype or len(attrs["strides"]) != spatial:
         raise ValueError(f"conv of {x} by {w}")
+    _computed("conv", x)
     need.equal(x.shape[-1], w.shape[-2] * groups, "conv input channels")
     extents: list[DimLike] = []
     columns = zip(

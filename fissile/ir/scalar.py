@@ -146,6 +146,42 @@ def _select(condition: Array, a: Array, b: Array) -> Array:
     return np.where(condition, a, b)
 
 
+def to_bfloat16(values: Array) -> np.ndarray:
+    """Numbers, any shape -> bfloat16 bits as uint16, rounded once, to nearest even; NaN stays NaN."""
+    bits = _odd_float32(np.asarray(values)).view(np.uint32).astype(np.uint64)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(values), (bits >> 16) | 0x40, rounded).astype(np.uint16)
+
+
+def from_bfloat16(bits: Array) -> np.ndarray:
+    """bfloat16 bits (uint16, any shape) -> float32."""
+    return (np.asarray(bits).astype(np.uint32) << 16).view(np.float32)
+
+
+def _odd_float32(values: np.ndarray) -> np.ndarray:
+    """float32; what float64 holds between two of them becomes the odd one, so that rounding again rounds once."""
+    with np.errstate(over="ignore", under="ignore"):
+        near = values.astype(np.float32)
+    if values.dtype != np.float64:
+        return near
+    inexact = (near != values) & ~np.isnan(values)
+    toward_zero = near.view(np.uint32) - (np.abs(near) > np.abs(values))
+    return np.where(inexact, toward_zero | 1, near.view(np.uint32)).astype(np.uint32).view(np.float32)
+
+
+def _as_float16(x: Array) -> Array:
+    with np.errstate(over="ignore", under="ignore"):
+        return np.asarray(x).astype(np.float16).astype(np.float32)
+
+
+def _as_bfloat16(x: Array) -> Array:
+    return from_bfloat16(to_bfloat16(x))
+
+
+def _float32(types: tuple[DType, ...]) -> DType:
+    return FLOAT32
+
+
 SCALAR_OPS: dict[str, ScalarOp] = {}
 
 
@@ -199,6 +235,8 @@ _row("ceil", 1, "f", np.ceil)
 _row("rint", 1, "f", np.rint)  # half to even
 _row("trunc", 1, "f", np.trunc)
 _row("copysign", 2, "f", np.copysign)
+_row("as_float16", 1, "f", _as_float16, _float32)  # the nearest float16, ties to even, as float32
+_row("as_bfloat16", 1, "f", _as_bfloat16, _float32)
 _row("eq", 2, "fiub", np.equal, _bool, commutative=True)
 _row("ne", 2, "fiub", np.not_equal, _bool, commutative=True)
 _row("lt", 2, "fiu", np.less, _bool)
@@ -214,18 +252,6 @@ _row("shift_right", 2, "iu", _shift_right)
 _row("select", 3, "fiub", _select, _second)  # select(bool, a, b); only the chosen side is evaluated
 
 _BITS = {FLOAT32: INT32, FLOAT64: INT64, INT32: FLOAT32, INT64: FLOAT64}
-
-
-def to_bfloat16(values: np.ndarray) -> np.ndarray:
-    """float32, any shape -> bfloat16 bits as uint16, rounded to nearest even; NaN stays NaN."""
-    bits = np.asarray(values, np.float32).view(np.uint32).astype(np.uint64)
-    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-    return np.where(np.isnan(values), (bits >> 16) | 0x40, rounded).astype(np.uint16)
-
-
-def from_bfloat16(bits: np.ndarray) -> np.ndarray:
-    """bfloat16 bits (uint16, any shape) -> float32."""
-    return (np.asarray(bits).astype(np.uint32) << 16).view(np.float32)
 
 
 def cast_value(value: Array, to: DType) -> Array:

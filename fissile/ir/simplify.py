@@ -50,7 +50,7 @@ from fissile.ir.replace import replace
 
 _EXACT = frozenset(  # correctly rounded everywhere, so folding changes no bit
     ["add", "sub", "mul", "div", "floordiv", "mod", "rem", "neg", "abs", "min", "max", "sqrt"]
-    + ["floor", "ceil", "rint", "trunc", "copysign", "eq", "ne", "lt", "le", "gt", "ge"]
+    + ["floor", "ceil", "rint", "trunc", "copysign", "as_float16", "as_bfloat16", "eq", "ne", "lt", "le", "gt", "ge"]
     + ["and", "or", "xor", "not", "shift_left", "shift_right"]
 )
 

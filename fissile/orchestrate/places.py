@@ -53,6 +53,7 @@ class Places:
         self.inline, self.root = inline, root
         self.space = Space()
         self.columns: int | None = None  # how many last axes are reduced
+        self.bytes: int | None = None  # of an element of what is reduced: rows have as many accumulators as fit
         self.blocked = root.primitive.reduced is not None and not reduces_last(root)
         whole = root if self.blocked else full
         self.at = natural(self.space, whole, "a")
@@ -61,10 +62,10 @@ class Places:
 
     def add(self, node: Node) -> bool:
         """Place `node`, after those it reads; False when its shape does not fit or its inputs stand elsewhere."""
-        columns = self.columns
+        columns, size = self.columns, self.bytes
         place = self._place(node)
         if place is None or not self._agrees(node, place):
-            self.columns = columns
+            self.columns, self.bytes = columns, size
             return False
         self.placed[node] = place
         return True
@@ -75,9 +76,9 @@ class Places:
             if not reduces_last(node) or node.inputs[0].shape != self.shape:
                 return None
             count = len(node.attr("axes"))
-            if self.columns not in (None, count):
+            if self.columns not in (None, count) or self.bytes not in (None, node.dtype.bytes):
                 return None
-            self.columns = count
+            self.columns, self.bytes = count, node.dtype.bytes
             return self.at[: len(self.at) - count]
         if node is self.root and self.blocked:
             return self.at

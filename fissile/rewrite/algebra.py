@@ -79,12 +79,10 @@ def div_to_mul(node: Node) -> Outcome:
     c = number(divisor)
     if c is None or not x.dtype.is_float:
         return Refused("the divisor is no constant float")
-    info = np.finfo(x.dtype.compute.numpy)
+    info = np.finfo(x.dtype.numpy)
     value = float(c)
     if math.frexp(abs(value))[0] != 0.5 or not info.tiny <= abs(1 / value) <= info.max:
         return Refused(f"{value} is no power of two with a normal reciprocal")
-    if x.dtype is not x.dtype.compute and not np.finfo(x.dtype.numpy).tiny <= abs(1 / value):
-        return Refused(f"1/{value} is not normal in {x.dtype}")
     factor = broadcast(scalar(1 / value, x.dtype), node.shape)
     return make(PRIMITIVES["mul"], x, factor)
 

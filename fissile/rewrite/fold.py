@@ -13,9 +13,8 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 from fissile.ir.dim import Dim, DimLike
-from fissile.ir.dtype import BFLOAT16
 from fissile.ir.graph import Node, make
-from fissile.ir.primitive import BROADCAST, CAST, PRIMITIVES, constant, constant_value
+from fissile.ir.primitive import BROADCAST, PRIMITIVES, constant, constant_value
 from fissile.ir.scalar import SCALAR_OPS
 from fissile.rewrite.rule import ELEMENTWISE, Outcome, Refused, rule
 from fissile.rewrite.shape import broadcast, is_concrete, is_constant, is_unit, view
@@ -29,7 +28,6 @@ _FOLDED = tuple(
     for p in PRIMITIVES.values()
     if p.name not in ("input", "constant", "broadcast", "foreign")
 )
-_MOVES_ONLY = ("layout", "leaf")
 
 
 def _known(node: Node) -> np.ndarray | None:
@@ -69,10 +67,6 @@ def fold_constants(node: Node) -> Outcome:
         values.append(value)
     if not is_concrete(node.shape) or not all(_is_bound(v) for _, v in node.attrs):
         return Refused("its extents are known only in a call")
-    if BFLOAT16 in (node.dtype, *(i.dtype for i in node.inputs)) and not (
-        node.primitive is CAST or node.primitive.kind in _MOVES_ONLY
-    ):
-        return Refused("bfloat16 is computed in float32, which numpy does not do")
     result, sources = _bytes(node, values)
     if result > max(SMALL_BYTES, GROWTH * sources):
         return Refused(f"{result} bytes made of {sources}")

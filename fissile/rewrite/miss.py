@@ -15,7 +15,7 @@ from fissile.ir.graph import Graph, Node
 from fissile.rewrite.engine import Renewal, readers_of, refusals
 from fissile.rewrite.estimate import Cost, estimator
 from fissile.rewrite.rule import Refused, Rule, enabled
-from fissile.rewrite.substitute import Site, independent, sites
+from fissile.rewrite.substitute import Site, independent, rounds, sites
 from fissile.rewrite.window import Surroundings
 
 _PRICED = 12  # places of one rule whose cost is estimated
@@ -65,8 +65,12 @@ def _substitution(graph: Graph, rule: Rule) -> _Told:
     told = _Told()
     groups: dict[Hashable, list[Node]] = {}
     readers = readers_of(graph, graph.nodes())
+    is_rounded = rounds(graph)
     for node in graph.nodes():
         if node.name not in rule.roots:
+            continue
+        if is_rounded:
+            told.add("the graph rounds to a half type, whose bits no substitution may change", (node,))
             continue
         if node.dtype not in (FLOAT32, FLOAT64):
             told.add(

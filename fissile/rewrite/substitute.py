@@ -319,9 +319,11 @@ def sites(
 ) -> Iterator[Site]:
     """Every place where a rule fires, producers first; only at nodes in `near`, if given. Floats only.
 
-    known: what rules said of nodes before, shared between calls.
+    None in a graph that `rounds`. known: what rules said of nodes before, shared between calls.
     """
     memory = {} if known is None else known
+    if rounds(graph):
+        return
     nodes = [n for n in graph.nodes() if n.dtype in (FLOAT32, FLOAT64)]
     readers = readers_of(graph, graph.nodes())
     table: dict[str, list[Rule]] = {}
@@ -342,6 +344,14 @@ def sites(
     for rule in rules:
         if rule.join is not None:
             yield from _joins(rule, nodes, near, memory)
+
+
+def rounds(graph: Graph) -> bool:
+    """Whether values are rounded to a half type: another order of sums would show in every digit that is left.
+
+    Such a graph is not substituted, so that its operators give the same bits in every plan.
+    """
+    return any(n.name == "cast" and n.dtype.is_half for n in graph.nodes())
 
 
 def _joins(

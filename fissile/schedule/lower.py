@@ -128,7 +128,8 @@ def _description(node: Node) -> tuple[Hashable, ...]:
 
 
 def _lanes(kernel: Kernel, target: Target) -> int:
-    widest = max(n.dtype.compute.bytes for n in kernel.nodes)
+    """Accumulators of a row, by what is reduced alone: the order of a sum does not depend on what else is computed."""
+    widest = max(n.dtype.bytes for n in kernel.nodes if n.primitive.reduced is not None)
     return _ACCUMULATORS * target.lanes(widest)
 
 

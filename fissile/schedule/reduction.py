@@ -85,8 +85,8 @@ class _Block:
         value = definition(self.build.space, self.root, self.at, tuple(self.taps), self._value)
         value = self.build.space.canonical(value)
         combine = self.root.primitive.combine
-        is_float_sum = combine == "add" and self.dtype.is_float
-        if is_float_sum and isinstance(value, L.Op) and value.op == "mul":
+        is_own = self.root.primitive.kind == "linear"  # another primitive's product is rounded, here or in memory
+        if is_own and self.dtype.is_float and isinstance(value, L.Op) and value.op == "mul":
             return L.op("fma", *value.args, sums)
         return L.op(combine, sums, value)
 

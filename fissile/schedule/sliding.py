@@ -109,7 +109,8 @@ class Sliding:
         term = build.space.canonical(
             definition(build.space, self.root, self.at, tuple(self.taps), value)
         )
-        if combine == "add" and isinstance(term, L.Op) and term.op == "mul":
+        is_own = self.root.primitive.kind == "linear"  # another primitive's product is rounded, here or in memory
+        if is_own and isinstance(term, L.Op) and term.op == "mul":
             condition, x = guarded(term.args[0], neutral)
             weight = term.args[1]
             if not self.dtype.is_float:

@@ -41,10 +41,11 @@ from fissile.ir.loop import (
     plus,
     quotient,
     remainder,
+    stored,
     times,
     var,
 )
-from fissile.ir.scalar import SCALAR_OPS
+from fissile.ir.scalar import SCALAR_OPS, from_bfloat16
 from fissile.target import named
 from tests.codegen.harness import assert_same, expected, run, targets
 
@@ -152,25 +153,93 @@ def test_bitcasts(source: DType) -> None:
     assert_same(f, {"given": bits, "out": np.zeros(23, out.dtype.numpy), "n": 23})
 
 
-@pytest.mark.parametrize("stored", [FLOAT16, BFLOAT16], ids=repr)
+@pytest.mark.parametrize("half", [FLOAT16, BFLOAT16], ids=repr)
 @pytest.mark.parametrize("kind", [Kind.VECTORIZED, Kind.SERIAL])
-def test_half_storage_computes_in_float32(stored: DType, kind: Kind) -> None:
-    a, b, out, wide = flat("a", stored), flat("b", stored), flat("o", stored), flat("w", FLOAT32)
+def test_half_storage_computes_in_float32(half: DType, kind: Kind) -> None:
+    a, b, out, wide = flat("a", half), flat("b", half), flat("o", half), flat("w", FLOAT32)
     total = op("add", Load(a, (i,)), op("mul", Load(b, (i,)), const(1.0009765, FLOAT32)))
     body = block(Store(out, (i,), total), Store(wide, (i,), Load(a, (i,))))
     f = Function("half", (a, b, out, wide, n), over(body, kind))
     bits = np.random.default_rng(5).integers(0, 2**16, (2, 300)).astype(np.uint16)
-    x, y = (row.view(stored.numpy) for row in bits)
-    zero = np.zeros(300, stored.numpy)
+    x, y = (row.view(half.numpy) for row in bits)
+    zero = np.zeros(300, half.numpy)
     want = expected(f, {"a": x, "b": y, "o": zero, "w": np.zeros(300, np.float32), "n": 300})
     for target in targets():
         got = run(f, target, {"a": x, "b": y, "o": zero, "w": np.zeros(300, np.float32), "n": 300})
         np.testing.assert_array_equal(got["w"], want["w"])
-        if stored is FLOAT16:
+        if half is FLOAT16:
             np.testing.assert_array_equal(got["o"], want["o"])
         else:  # NaN payloads may differ
             shown, meant = ((z["o"].astype(np.uint32) << 16).view(np.float32) for z in (got, want))
             np.testing.assert_array_equal(shown, meant)
+
+
+def between_halves(to: DType) -> np.ndarray[Any, Any]:
+    """float64 values in and around the middle between neighbours of a half type, and beyond its ends."""
+    bits = np.random.default_rng(7).integers(0, 2**16 - 1, 400).astype(np.uint16)
+    bits = np.concatenate([bits, np.arange(0, 70, dtype=np.uint16)])
+    low, high = (_wide(b.astype(np.uint16), to) for b in (bits, bits + 1))
+    with np.errstate(all="ignore"):
+        middle = low + (high - low) / 2
+        above, below = np.nextafter(middle, np.inf), np.nextafter(middle, -np.inf)
+        third = (middle * (1 + 2.0**-30), middle * (1 - 2.0**-30))  # where float32 sees the middle
+    ends = [65519.999, 65520, 65520.001, 3.3961e38, 3.39e38, 1e39, -1e300, np.inf, np.nan, -0.0, 1e-320]
+    return np.concatenate([low, middle, above, below, *third, ends])
+
+
+def _wide(bits: np.ndarray[Any, Any], of: DType) -> np.ndarray[Any, Any]:
+    wide = from_bfloat16(bits) if of is BFLOAT16 else bits.view(np.float16)
+    with np.errstate(invalid="ignore"):  # some of the bits are signalling NaNs
+        return wide.astype(np.float64)
+
+
+@pytest.mark.parametrize("to", [FLOAT16, BFLOAT16], ids=repr)
+@pytest.mark.parametrize("source", [FLOAT32, FLOAT64], ids=repr)
+@pytest.mark.parametrize("kind", [Kind.VECTORIZED, Kind.SERIAL])
+def test_a_half_type_is_rounded_to_once_and_to_even(to: DType, source: DType, kind: Kind) -> None:
+    given_, inside, memory = flat("given", source), flat("inside", FLOAT32), flat("memory", to)
+    value = stored(Load(given_, (i,)), to)
+    body = block(Store(inside, (i,), value), Store(memory, (i,), value))
+    f = Function("rounding", (given_, inside, memory, n), over(body, kind))
+    with np.errstate(all="ignore"):
+        x = between_halves(to).astype(source.numpy)
+    count = len(x)
+    args = {"given": x, "inside": np.zeros(count, np.float32), "memory": np.zeros(count, to.numpy)}
+    want = expected(f, {**args, "n": count})
+    grid = np.unique(_wide(np.arange(2**16).astype(np.uint16), to))
+    grid = grid[np.isfinite(grid)]
+    assert_nearest(x, want["inside"], grid)
+    for target in targets():
+        got = run(f, target, {**args, "n": count})
+        np.testing.assert_array_equal(got["inside"], want["inside"])
+        np.testing.assert_array_equal(np.signbit(got["inside"]), np.signbit(want["inside"]))
+        kept = _wide(got["memory"].view(np.uint16), to)
+        np.testing.assert_array_equal(kept, want["inside"])
+
+
+def assert_nearest(
+    x: np.ndarray[Any, Any], found: np.ndarray[Any, Any], grid: np.ndarray[Any, Any]
+) -> None:
+    """Each value went to the nearest of the grid, of two to the even one; beyond half a step outside to infinity."""
+    step = grid[-1] - grid[-2]
+    for value, got in zip(x.tolist(), found.tolist(), strict=True):
+        if np.isnan(value):
+            assert np.isnan(got)
+        elif abs(value) >= grid[-1] + step / 2:
+            assert got == np.copysign(np.inf, value)
+        else:
+            at = int(np.searchsorted(grid, value))
+            near = grid[max(at - 1, 0) : at + 1]
+            gaps = np.abs(near - value)
+            best = near[gaps == gaps.min()]
+            even = [g for g in best if round(g / _spacing(grid, g)) % 2 == 0]
+            assert got == (best[0] if len(best) == 1 else even[0]), value
+
+
+def _spacing(grid: np.ndarray[Any, Any], at: float) -> float:
+    """The last digit of a number of the grid."""
+    k = int(np.searchsorted(grid, abs(at)))
+    return float(grid[k + 1] - grid[k]) if k + 1 < len(grid) else float(grid[k] - grid[k - 1])
 
 
 # ---------------------------------------------------------------- loops and lanes

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fissile.errors import OptionError
 from fissile.ir.dim import symbol
-from fissile.ir.dtype import FLOAT16, FLOAT32
+from fissile.ir.dtype import BFLOAT16, FLOAT16, FLOAT32, INT32
 from fissile.ir.graph import Graph, Node
 from fissile.ir.primitive import cast, constant, scalar
 from fissile.rewrite import RULES, Budget, canonicalize, estimator, misses, refusals, substitute
@@ -461,10 +461,15 @@ def test_every_substitution_has_a_refusal() -> None:
     assert sorted({name for name, _, _ in REFUSALS}) == SUBSTITUTED
 
 
-def test_only_single_and_double_floats_are_substituted() -> None:
-    half = [cast(x, FLOAT16) for x in (X, source([5, 9], "w"), source([9, 2], "v"))]
-    graph = graph_of(P("matmul", P("matmul", half[0], half[1]), half[2]))
-    assert not list(sites(graph, tuple(RULES[n] for n in SUBSTITUTED), None))
+def test_what_is_rounded_to_a_half_type_is_not_substituted() -> None:
+    product = P("matmul", P("matmul", X, source([5, 9], "w")), source([9, 2], "v"))
+    rules = tuple(RULES[n] for n in SUBSTITUTED)
+    assert list(sites(graph_of(product), rules, None))
+    for of in (FLOAT16, BFLOAT16):
+        assert not list(sites(graph_of(cast(product, of)), rules, None))
+        wide = cast(source([9, 2], "h", of=of), FLOAT32)  # halves that come in round nothing
+        inner = P("matmul", P("matmul", X, source([5, 9], "w")), wide)
+        assert list(sites(graph_of(inner), rules, None))
 
 
 # ---------------------------------------------------------------- near misses
@@ -490,9 +495,11 @@ def test_a_rule_that_joins_says_who_lacks_a_partner() -> None:
     found = misses(graph_of(alone, *pair, after), RULES["merge_products"])
     assert found[0].reason.startswith("it applies, and the estimate")
     assert {m.reason for m in found[1:]} == {"no other node shares its operand"}
-    half = [cast(x, FLOAT16) for x in (X, source([5, 9], "w"))]
-    (only,) = misses(graph_of(P("matmul", *half)), RULES["merge_products"])
+    whole = [cast(x, INT32) for x in (X, source([5, 9], "w"))]
+    (only,) = misses(graph_of(P("matmul", *whole)), RULES["merge_products"])
     assert "only float32 and float64" in only.reason
+    (only,) = misses(graph_of(cast(P("matmul", X, source([5, 9], "w")), FLOAT16)), RULES["merge_products"])
+    assert "rounds to a half type" in only.reason
 
 
 @pytest.mark.parametrize("name", SUBSTITUTED)

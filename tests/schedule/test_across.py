@@ -11,7 +11,7 @@ from fissile.ir.dim import DimLike, symbol
 from fissile.ir.dtype import BOOL, FLOAT16, FLOAT32, INT64, DType
 from fissile.ir.graph import Graph, Node, data, make
 from fissile.ir.loop import For, Kind, statements
-from fissile.ir.primitive import PRIMITIVES
+from fissile.ir.primitive import PRIMITIVES, cast
 from fissile.target import named
 from tests.codegen.harness import targets
 from tests.e2e.agree import assert_agree
@@ -46,13 +46,14 @@ def drawn(rng: np.random.Generator, rank: int, of: DType) -> Graph:
         low, high = rng.integers(0, 2, (2, rank))
         y = prim("pad", y, low=tuple(map(int, low)), high=tuple(map(int, high)), value=zero)
     elif before == 2 and of.is_float:
-        y = prim("abs", y)
+        y = cast(prim("abs", cast(y, of.compute)), of)
     perm = tuple(int(p) for p in rng.permutation(rank))
     y = prim("transpose", y, perm=perm)
     if behind == 1:
         y = prim("concat", y, y, axis=rank - 1)
     elif behind == 2 and of is not BOOL:
-        y = prim("add", y, given("z", of, *y.shape))
+        z = given("z", of, *y.shape)
+        y = cast(prim("add", cast(y, of.compute), cast(z, of.compute)), of)
     inputs = [n for n in Graph((), (("y", y),)).nodes() if n.name == "input"]
     return Graph(tuple(inputs), (("y", y),))
 

@@ -7,11 +7,12 @@ import pytest
 
 from fissile.ir import loop as L
 from fissile.ir.dim import DimLike, symbol
-from fissile.ir.dtype import FLOAT16, FLOAT32, DType
+from fissile.ir.dtype import FLOAT16, FLOAT32
 from fissile.ir.graph import Graph, Node, data
-from fissile.ir.primitive import constant
+from fissile.ir.primitive import cast, constant, pack
 from fissile.orchestrate.greedy import greedy_plan
-from fissile.orchestrate.plan import Anchor
+from fissile.orchestrate.identify import Region, identify
+from fissile.orchestrate.plan import Anchor, Kernel
 from fissile.schedule.lower import lower
 from fissile.target import named
 from tests.e2e.draw import values_of
@@ -22,12 +23,12 @@ N = symbol("n")
 ZERO = np.array(0, np.float32)
 
 
-def weights(*shape: int, of: DType = FLOAT32) -> Node:
-    return constant(values_of(np.random.default_rng(3), of, shape, "whole"))
+def weights(*shape: int) -> Node:
+    return constant(values_of(np.random.default_rng(3), FLOAT32, shape, "whole"))
 
 
-def matrix(m: DimLike, k: int, columns: int, of: DType = FLOAT32) -> Graph:
-    return graph_of(prim("matmul", given("x", m, k, of=of), weights(k, columns, of=of)))
+def matrix(m: DimLike, k: int, columns: int) -> Graph:
+    return graph_of(prim("matmul", given("x", m, k), weights(k, columns)))
 
 
 def windows(
@@ -45,6 +46,11 @@ def windows(
 def left(graph: Graph) -> str:
     """How the only product reads its rows: where they are, from a list of their starts, or from a copy."""
     (kernel,) = (k for k in greedy_plan(graph).kernels() if k.anchor is Anchor.LINEAR)
+    return rows_of(kernel)
+
+
+def rows_of(kernel: Kernel) -> str:
+    """How a kernel reads the rows of its product."""
     function = lower(kernel, named("x86-64-v3")).function
     memory = {s.buffer.name for s in L.statements(function.body) if isinstance(s, L.Alloc)}
     return "copy" if "left" in memory else "starts" if "starts" in memory else "place"
@@ -100,6 +106,11 @@ def test_what_is_padded_converted_or_too_even_is_copied() -> None:
     assert left(windows((1, 8, 8, 3), (3, 3), 16, pad=1)) == "copy"
     assert left(windows((1, 16, 16, 7), (3, 3), 16, dilation=2)) == "copy"  # three strides
     assert left(windows((1, 9, 9, 96), (3, 3), 16)) == "copy"  # runs and blocks of k
-    assert left(matrix(20, 8, 16, FLOAT16)) == "copy"
+    wide = cast(given("x", 20, 8, of=FLOAT16), FLOAT32)
+    right = pack(weights(8, 16), batch=0)
+    product = prim("matmul", wide, right)
+    converted = identify(Region((wide, product), (product,), frozenset()))
+    assert isinstance(converted, Kernel)
+    assert rows_of(converted) == "copy"
     assert left(matrix(20, 512, 40)) == "copy"
     assert left(matrix(20, 516, 40)) == "place"
