@@ -24,8 +24,9 @@ from fissile.fission.build import (
     unsqueeze,
 )
 from fissile.fission.table import Call, Refusal
-from fissile.fission.values import known_ints
+from fissile.fission.values import known, known_ints
 from fissile.frontend.operator_graph import OperatorGraph
+from fissile.ir.dim import DimLike
 from fissile.ir.dtype import BOOL
 from fissile.ir.graph import Node
 from fissile.ir.primitive import constant_value, scalar
@@ -45,6 +46,21 @@ def if_(run: Run, call: Call, inputs: Values) -> Values:
     return tuple(
         _choice(reshape(condition, ()), a, b) for a, b in zip(run(then, ()), run(other, ()))
     )
+
+
+def compared_extents(condition: Node | None) -> tuple[DimLike, DimLike, bool] | None:
+    """(a, b, whether equality means true) of a condition that compares two numbers made of extents, else None."""
+    node, equal_is_true = condition, True
+    while node is not None and node.name in ("not", "reshape", "cast", "broadcast"):
+        equal_is_true ^= node.name == "not"
+        node = node.inputs[0]
+    if node is None or node.name not in ("eq", "ne"):
+        return None
+    sides = [known(side) for side in node.inputs]
+    if any(side is None or side.size != 1 for side in sides):
+        return None
+    left, right = (side.reshape(-1)[0] for side in sides if side is not None)
+    return left, right, equal_is_true ^ (node.name == "ne")
 
 
 def _choice(condition: Node, a: Node | None, b: Node | None) -> Node | None:

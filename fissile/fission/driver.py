@@ -17,13 +17,13 @@ import numpy as np
 
 from fissile.errors import ModelError, Place, UnsupportedError
 from fissile.fission.build import constant_of
-from fissile.fission.control import CONTROL
+from fissile.fission.control import CONTROL, compared_extents
 from fissile.fission.foreign import Foreigners, foreign_nodes
 from fissile.fission.table import Call, Refusal, Result, Row, lookup
 from fissile.fission.values import symbolic
 from fissile.frontend.function import function_body
 from fissile.frontend.operator_graph import Extents, Operator, OperatorGraph, Value
-from fissile.ir.dim import Dim, DimLike, lower_bound, min_, parse, product, symbol
+from fissile.ir.dim import Dim, DimLike, lower_bound, max_, min_, parse, product, symbol, symbols
 from fissile.ir.dtype import FLOAT32, DType, dtype
 from fissile.ir.graph import (
     Graph,
@@ -56,6 +56,23 @@ class _Walk:
     apart: list[DimLike] = field(default_factory=list)  # extents taken not to be 1
     declared: Mapping[str, Extents] = field(default_factory=dict)  # what the model says of shapes
 
+    others: bool = False  # of two branches that fit, take the one for unequal extents
+    opened: list[str] = field(default_factory=list)  # Ifs of which two branches fit
+
+    def marks(self) -> tuple[int, int, int, int]:
+        """How much has been found: problems, guards, operators in Python, extents that these decide."""
+        foreign = self.foreign or Foreigners()
+        return len(self.problems), len(self.guards), len(foreign.places), len(foreign.late)
+
+    def back_to(self, marks: tuple[int, int, int, int]) -> None:
+        """Forget what was found since."""
+        foreign = self.foreign or Foreigners()
+        del self.problems[marks[0] :]
+        del self.guards[marks[1] :]
+        del foreign.places[marks[2] :]
+        while len(foreign.late) > marks[3]:
+            foreign.late.popitem()
+
     def inside(
         self,
         values: dict[str, Node | None],
@@ -65,7 +82,8 @@ class _Walk:
         """The walk of a body: other values, the same findings."""
         kept = self.problems, self.guards, self.origins
         hints = declared or {}
-        return _Walk(values, *kept, frozenset(absent), self.foreign, self.apart, hints)
+        own = _Walk(values, *kept, frozenset(absent), self.foreign, self.apart, hints)
+        return replace(own, others=self.others, opened=self.opened)
 
 
 def fission(operators: OperatorGraph, foreign: bool = False) -> Graph:
@@ -107,14 +125,35 @@ def unsupported(operators: OperatorGraph) -> tuple[Place, ...]:
 def _walked(operators: OperatorGraph, foreign: bool) -> _Walk:
     """The walk of the model; where later operators do not fit what an open Squeeze keeps, of one with extents of 1."""
     apart: list[DimLike] = []
+    opened: list[str] = []
     try:
-        return _walk_with(operators, foreign, {}, apart)
+        first = _walk_with(operators, foreign, {}, apart, opened)
+        if not opened or _has_declared_ranks(first, operators):
+            return first
+        return _with_other_branches(operators, foreign) or first
     except ModelError:
+        if opened and (other := _with_other_branches(operators, foreign)):
+            return other
         names = [n for d in dict.fromkeys(apart) if isinstance(d, Dim) and (n := plain_symbol(d))]
         for units in _subsets(names[:_MOST_OPEN]):
             with suppress(ModelError):
-                return _walk_with(operators, foreign, dict.fromkeys(units, 1), [])
+                return _walk_with(operators, foreign, dict.fromkeys(units, 1), [], [])
         raise
+
+
+def _with_other_branches(operators: OperatorGraph, foreign: bool) -> _Walk | None:
+    """The walk that takes the branches for unequal extents, if it gives what the model declares."""
+    with suppress(ModelError):
+        walk = _walk_with(operators, foreign, {}, [], [], others=True)
+        if _has_declared_ranks(walk, operators):
+            return walk
+    return None
+
+
+def _has_declared_ranks(walk: _Walk, operators: OperatorGraph) -> bool:
+    """Whether the outputs are of the ranks that the model declares."""
+    pairs = ((o.shape, walk.values.get(o.name)) for o in operators.outputs)
+    return all(s is None or n is None or len(s) == n.type.rank for s, n in pairs)
 
 
 def _subsets(names: Sequence[str]) -> Iterable[tuple[str, ...]]:
@@ -123,11 +162,16 @@ def _subsets(names: Sequence[str]) -> Iterable[tuple[str, ...]]:
 
 
 def _walk_with(
-    operators: OperatorGraph, foreign: bool, fixed: Mapping[str, int], apart: list[DimLike]
+    operators: OperatorGraph,
+    foreign: bool,
+    fixed: Mapping[str, int],
+    apart: list[DimLike],
+    opened: list[str],
+    others: bool = False,
 ) -> _Walk:
     inputs = tuple(_input(value, fixed) for value in operators.inputs)
     walk = _Walk({v.name: node for v, node in zip(operators.inputs, inputs, strict=True)})
-    walk = replace(walk, apart=apart, declared=operators.shapes)
+    walk = replace(walk, apart=apart, declared=operators.shapes, others=others, opened=opened)
     if foreign:
         names = {s for node in inputs for s in mentioned(node)}
         ranks = {o.name: len(o.shape) for o in operators.outputs if o.shape is not None}
@@ -249,21 +293,16 @@ def _native_or_foreign(
     """The operator split; where that is refused, as a foreign node. Refusal when it can be neither."""
     if walk.foreign is None:
         return _split(walk, operator, inputs)
-    problems, guards, known = len(walk.problems), len(walk.guards), len(walk.foreign.places)
+    marks, known = walk.marks(), len(walk.foreign.places)
     try:
         results = _split(walk, operator, inputs)
-        if len(walk.problems) > problems:
-            raise Refusal(walk.problems[problems].detail)
+        if len(walk.problems) > marks[0]:
+            raise Refusal(walk.problems[marks[0]].detail)
         if operator.type == "If" and len(walk.foreign.places) > known and _is_open(inputs[0]):
             raise Refusal("a branch of this If runs in Python, and its condition depends on the data")
         return results
     except Refusal as refusal:
-        for found, kept in (
-            (walk.problems, problems),
-            (walk.guards, guards),
-            (walk.foreign.places, known),
-        ):
-            del found[kept:]
+        walk.back_to(marks)
         return foreign_nodes(walk.foreign, operator, walk.values, str(refusal), wanted)
 
 
@@ -282,6 +321,9 @@ def _split(walk: _Walk, operator: Operator, inputs: Results) -> Results:
     call = Call(operator, walk.declared.get(first))
     control = None if operator.domain else CONTROL.get(operator.type)
     if control is not None:
+        chosen = _by_extents(walk, call, inputs) if operator.type == "If" else None
+        if chosen is not None:
+            return chosen
         return control(lambda body, given: _body_of(walk, body, given), call, inputs)
     found = symbolic(call, inputs)
     if found is not None:
@@ -299,6 +341,57 @@ def _split(walk: _Walk, operator: Operator, inputs: Results) -> Results:
     if absent:
         raise Refusal(f"its output {absent[0]!r} has no native definition")
     return results
+
+
+def _by_extents(walk: _Walk, call: Call, inputs: Results) -> Results | None:
+    """The If of two branches that differ in rank, whose condition compares extents: the branch of the declared rank.
+
+    Where nothing is declared it is the branch for equal extents, or, where that does not fit what comes behind, the
+    other one. A call of other extents is refused. None where ranks agree, or the condition is another one.
+    """
+    compared = compared_extents(inputs[0])
+    if compared is None or _is_constant(inputs[0]):
+        return None
+    left, right, equal_is_true = compared
+    bodies = [call.attr("then_branch"), call.attr("else_branch")]
+    bodies = bodies if equal_is_true else bodies[::-1]  # for equal extents, then for others
+    found = [_tried(walk, body) for body in bodies]
+    ranks = [None if f is None else [None if n is None else n.type.rank for n in f] for f in found]
+    if ranks[0] == ranks[1]:
+        return None
+    rank = None if call.declared is None else len(call.declared)
+    fits = [have is not None and rank in (None, have[0]) for have in ranks]
+    if not any(fits):
+        fits = [f is not None for f in found]
+    if all(fits):
+        walk.opened.append(call.operator.where)
+    takes_equal = fits[0] and not (all(fits) and walk.others)
+    names = sorted({x.name for d in (left, right) if isinstance(d, Dim) for x in symbols(d)})
+    fix = f"for other calls compile with --shape {','.join(f'{n}=NUMBER' for n in names)}"
+    what = f"the branches differ in rank, and the one compiled is that for {left}"
+    if takes_equal:
+        call.demand(left, right, f"{what} = {right}: {fix}")
+    else:
+        apart = min_(max_(left - right, right - left), 1)
+        call.demand(apart, 1, f"{what} other than {right}: {fix}")
+    walk.guards.extend(call.guards)
+    return _body_of(walk, bodies[0 if takes_equal else 1], ())
+
+
+def _tried(walk: _Walk, body: OperatorGraph) -> Results | None:
+    """The outputs of a body, without a trace in the walk; None where it cannot be split."""
+    marks = walk.marks()
+    try:
+        found = _body_of(walk, body, ())
+        return None if len(walk.problems) > marks[0] else found
+    except (ModelError, Refusal):
+        return None
+    finally:
+        walk.back_to(marks)
+
+
+def _is_constant(node: Node | None) -> bool:
+    return node is not None and node.primitive is CONSTANT
 
 
 def _body_of(walk: _Walk, body: OperatorGraph, inputs: Results) -> Results:
