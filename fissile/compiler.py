@@ -29,6 +29,7 @@ from fissile.errors import (
     Place,
     UnsupportedError,
     did_you_mean,
+    one_form,
 )
 from fissile.files import open_regular
 from fissile.options import PROVIDERS, Event, Options, environment, resolve_target
@@ -137,8 +138,9 @@ def check(model: Model, *, target: str | Target = "native") -> Support:
     resolve_target(target)
     frontend, fission = import_module("fissile.frontend"), import_module("fissile.fission")
     source = _source(model, None)
-    operators = frontend.read_model(source.model, source.base_dir)
-    return Support(len(operators.operators), *fission.placed(operators))
+    with one_form("check"):
+        operators = frontend.read_model(source.model, source.base_dir)
+        return Support(len(operators.operators), *fission.placed(operators))
 
 
 def optimize(model: Model, *, options: Options | None = None) -> bytes:
@@ -149,8 +151,9 @@ def optimize(model: Model, *, options: Options | None = None) -> bytes:
     """
     source, chosen = _source(model, None), options or Options()
     room = import_module("fissile.optimizer")
-    found = room.optimized(source.model, source.base_dir, chosen.disable)
-    content: bytes = room.content_of(found.model)
+    with one_form("optimize"):
+        found = room.optimized(source.model, source.base_dir, chosen.disable)
+        content: bytes = room.content_of(found.model)
     return content
 
 

@@ -12,7 +12,7 @@ import difflib
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -127,6 +127,10 @@ class StoreError(FissileError, RuntimeError):
     """The tuning store or the compile cache is unusable."""
 
 
+class OutOfMemory(FissileError, MemoryError):
+    """The system, or its limit for this process, has no room for what was asked for."""
+
+
 class BusyError(FissileError, RuntimeError):
     """The thread gang is taken and `busy="error"` was asked for."""
 
@@ -150,6 +154,39 @@ def dispensable(what: str, make: Callable[[], T], otherwise: U) -> T | U:
     except UNFORESEEN as error:
         warn(f"{what} failed, and the work goes on without: {type(error).__name__}: {error}")
         return otherwise
+
+
+@contextlib.contextmanager
+def one_form(what: str) -> Iterator[None]:
+    """Tell whatever goes wrong in the block in the form of all errors. `what`: where, for people ("stage plan").
+
+    OutOfMemory F211, FileAccess F502 where the system refuses something, CompileError F401 for what nobody foresaw.
+    """
+    try:
+        yield
+    except FissileError:
+        raise
+    except MemoryError as error:
+        raise OutOfMemory(
+            "F211",
+            f"not enough memory for {what}",
+            reason=str(error) or "an array is too large",
+            remedy="smaller extents, or a process that may use more memory",
+        ) from error
+    except OSError as error:
+        name = f"{error.filename}: " if error.filename else ""
+        raise FileAccess(
+            "F502",
+            f"the system refuses what {what} needs",
+            reason=f"{name}{error.strerror or error}",
+        ) from error
+    except UNFORESEEN as error:
+        raise CompileError(
+            "F401",
+            f"the compiler failed in {what}",
+            reason=f"{type(error).__name__}: {error}",
+            remedy="report it with the model; -v shows where",
+        ) from error
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:

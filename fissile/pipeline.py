@@ -31,13 +31,12 @@ from fissile.codegen.llvm import (
 from fissile.codegen.main import Call, Launch, Memory, bind_entry, expr_dim, stitch
 from fissile.codegen.support import ENTRIES, support_text
 from fissile.errors import (
-    UNFORESEEN,
     CompileError,
-    FissileError,
     OptionError,
     Place,
     did_you_mean,
     dispensable,
+    one_form,
 )
 from fissile.fission import fission
 from fissile.frontend import OperatorGraph, Value, fix_extents, read_model
@@ -280,18 +279,9 @@ def run(
 
 def _advance(stage: Stage, work: Work) -> Work:
     """The work after the stage; a failure that nobody foresaw is told in the form of all others."""
-    try:
+    with one_form(f"stage {stage.name}"):
         done = stage.run(work)
         return _verified(done) if work.options.verify and done.loops is not work.loops else done
-    except FissileError:
-        raise
-    except UNFORESEEN as error:
-        raise CompileError(
-            "F401",
-            f"the compiler failed in stage {stage.name}",
-            reason=f"{type(error).__name__}: {error}",
-            remedy="report it with the model; -v shows where",
-        ) from error
 
 
 def _verified(work: Work) -> Work:

@@ -12,6 +12,8 @@ import mmap
 import numpy as np
 import numpy.typing as npt
 
+from fissile.errors import OutOfMemory
+
 ALIGNMENT = 64
 PAGE = 4096
 HUGE_PAGE = 1 << 21
@@ -50,10 +52,13 @@ def aligned_empty(
     """
     if size is None:
         size = math.prod(shape) * dtype.itemsize
-    raw = np.empty(size + ALIGNMENT, np.uint8)
-    address = ctypes.addressof(ctypes.c_char.from_buffer(raw))  # type: ignore[arg-type]
-    start = -address % ALIGNMENT
-    return np.ndarray(shape, dtype, raw, start), address + start
+    try:
+        raw = np.empty(size + ALIGNMENT, np.uint8)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(raw))  # type: ignore[arg-type]
+        start = -address % ALIGNMENT
+        return np.ndarray(shape, dtype, raw, start), address + start
+    except (MemoryError, OverflowError, ValueError) as error:
+        raise no_room(size, error) from error
 
 
 class Arena:
@@ -74,7 +79,7 @@ class Arena:
         return self.reserve(size)
 
     def reserve(self, size: int) -> int:
-        """Grow geometrically where `size` does not fit; MemoryError if the system has no more."""
+        """Grow geometrically where `size` does not fit; OutOfMemory F211 if the system has no more."""
         if size > self.size:
             wanted = max(size, int(self.size * GROWTH))
             self.size, self.address, self.memory = 0, 0, None
@@ -100,14 +105,22 @@ def _pages(size: int) -> Bytes:
 
 
 def map_pages(size: int) -> mmap.mmap:
-    """Fresh private pages, in huge ones where the system has them; MemoryError if it has no more."""
+    """Fresh private pages, in huge ones where the system has them; OutOfMemory F211 if it has no more."""
     try:
         mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except OSError as error:
-        raise MemoryError(f"the system has no {size} bytes: {error.strerror}") from error
+    except (OSError, OverflowError, ValueError) as error:
+        raise no_room(size, error) from error
     if size >= LARGE and hasattr(mmap, "MADV_HUGEPAGE"):
         _advise_huge(mapping)
     return mapping
+
+
+def no_room(size: int, error: Exception) -> OutOfMemory:
+    """F211 for `size` bytes that are not to be had."""
+    reason = getattr(error, "strerror", None) or str(error)
+    return OutOfMemory(
+        "F211", f"the system has no {size} bytes", reason=reason, remedy="feed smaller arrays"
+    )
 
 
 def _advise_huge(mapping: mmap.mmap) -> None:
