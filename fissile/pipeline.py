@@ -28,7 +28,7 @@ from fissile.codegen.llvm import (
     module_text,
     scratch_bytes,
 )
-from fissile.codegen.main import Call, Launch, Memory, bind_entry, expr_dim, stitch
+from fissile.codegen.main import Call, Launch, Memory, bind_module, expr_dim, stitch
 from fissile.codegen.support import ENTRIES, support_text
 from fissile.errors import (
     CompileError,
@@ -361,7 +361,7 @@ def _compile_ahead(work: Work, stack: ExitStack) -> Work:
 def _build(work: Work, loops: Loops, texts: Sequence[str], compiler: Compiling) -> Code:
     plan: Plan = work.known("plan")
     stitched, bind = stitch(plan.graph, launches(plan, loops), memory(work, loops), calls(plan))
-    compiler.add(emit_module([bind], loops.target) + bind_entry())
+    compiler.add(bind_module(emit_module([bind], loops.target)))
     support, *objects = compiler.objects()
     image = link([*objects, support], [*ENTRIES, "fissile_bind", *loops.functions])
     weights = layout([w for _, w in work.weights]).size

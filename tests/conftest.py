@@ -26,6 +26,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--fuzz-seed", type=int, default=1, help="the first seed: the one a failure printed"
     )
     parser.addoption(
+        "--mutants", type=int, default=0, help="how many mutated models (0: for --fuzz-seconds)"
+    )
+    parser.addoption(
         "--backend-every", type=int, default=1, help="which node cases are compiled: every n-th"
     )
 

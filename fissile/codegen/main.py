@@ -7,6 +7,7 @@ runtime needs no symbolic algebra, and a call at a known shape computes nothing 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -398,9 +399,15 @@ _ON_EXTENTS: Mapping[str, Callable[[DimLike, DimLike], DimLike]] = {
 }
 
 
-def bind_entry() -> str:
-    """LLVM text of `fissile_bind(symbols, slots)`, which calls the bind function with its two words."""
-    return f"""
+def bind_module(text: str) -> str:
+    """The module of the bind function, with `fissile_bind(symbols, slots)`, which calls it with its two words.
+
+    Sums and products saturate: a size that is no 64-bit number is more memory than there is, never little.
+    """
+    for operation, call in _SATURATING.items():
+        text, count = re.subn(rf"= {operation} i64 (\S+), (\S+)$", rf"= call i64 {call}", text, flags=re.M)
+        text += f"declare i64 @{_INTRINSICS[operation]}\n" if count else ""
+    return f"""{text}
 define hidden void @fissile_bind(ptr %symbols, ptr %slots) {{
   %words = alloca [2 x ptr]
   store ptr %symbols, ptr %words
@@ -410,3 +417,15 @@ define hidden void @fissile_bind(ptr %symbols, ptr %slots) {{
   ret void
 }}
 """
+
+
+_SATURATING = {
+    "add": r"@llvm.sadd.sat.i64(i64 \1, i64 \2)",
+    "sub": r"@llvm.ssub.sat.i64(i64 \1, i64 \2)",
+    "mul": r"@llvm.smul.fix.sat.i64(i64 \1, i64 \2, i32 0)",
+}
+_INTRINSICS = {
+    "add": "llvm.sadd.sat.i64(i64, i64)",
+    "sub": "llvm.ssub.sat.i64(i64, i64)",
+    "mul": "llvm.smul.fix.sat.i64(i64, i64, i32)",
+}

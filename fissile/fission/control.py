@@ -102,6 +102,8 @@ def scan(run: Run, call: Call, inputs: Values) -> Values:
     if call.version < 9:
         raise Refusal("a Scan of opset 8 has no native definition")
     n = call.attr("num_scan_inputs")
+    if not 0 < n <= len(inputs):
+        raise ValueError(f"num_scan_inputs is {n}, of {len(inputs)} inputs")
     body: OperatorGraph = call.attr("body")
     carried, sources = inputs[: len(inputs) - n], [_present(x) for x in inputs[len(inputs) - n :]]
     count = len(body.outputs) - len(carried)

@@ -7,6 +7,7 @@ that cannot be split is named in one UnsupportedError, and what no proof settles
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -40,6 +41,7 @@ from fissile.ir.primitive import CONSTANT, INPUT, cast, constant
 
 _TINY = 64
 _MOST_OPEN = 3  # dimensions that are tried to be 1 where an open Squeeze does not fit
+_MOST_BYTES = 1 << 47
 Results: TypeAlias = tuple[Node | None, ...]
 
 
@@ -177,7 +179,28 @@ def _walk_with(
         ranks = {o.name: len(o.shape) for o in operators.outputs if o.shape is not None}
         walk.foreign = Foreigners(symbols=names, ranks=ranks)
     _run(walk, operators, [o.name for o in operators.outputs])
+    _check_sizes(walk.origins, inputs)
     return walk
+
+
+def _check_sizes(origins: Mapping[Node, Sequence[str]], inputs: Iterable[Node]) -> None:
+    """ModelError F019 for tensors that no process could hold: offsets in them would be no 64-bit numbers.
+
+    Free extents count as 1, and so does 0, since kernels count the others all the same.
+    """
+    places: dict[str, Place] = {}
+    for node in (*inputs, *origins):
+        size = node.dtype.bytes * math.prod(max(d, 1) for d in node.shape if isinstance(d, int))
+        if size > _MOST_BYTES:
+            name = ", ".join(origins.get(node, (str(dict(node.attrs).get("name", "")),)))
+            places.setdefault(name, Place(name, detail=f"{node.type}: {size} bytes"))
+    if places:
+        raise ModelError(
+            "F019",
+            "tensors are larger than the memory that a process can address",
+            where=[*places.values()],
+            remedy="an extent, a scale or a pad that the model states is probably not what was meant",
+        )
 
 
 def _unsupported(problems: Iterable[Place]) -> UnsupportedError:

@@ -371,4 +371,9 @@ def _dtype_name(elem_type: int) -> str:
         return ""
     if elem_type == onnx.TensorProto.STRING:
         return "string"
-    return str(onnx.helper.tensor_dtype_to_np_dtype(elem_type).name)
+    try:
+        return str(onnx.helper.tensor_dtype_to_np_dtype(elem_type).name)
+    except KeyError as error:
+        raise ModelError(
+            "F012", "the model is not valid ONNX", reason=f"{elem_type} is no type of elements"
+        ) from error

@@ -18,7 +18,7 @@ from fissile import __version__
 from fissile.codegen.build import compiling
 from fissile.codegen.link import link
 from fissile.codegen.llvm import emit_function, emit_module, module_text
-from fissile.codegen.main import Launch, Memory, bind_entry, stitch
+from fissile.codegen.main import Launch, Memory, bind_module, stitch
 from fissile.codegen.support import ENTRIES, support_text
 from fissile.ir import loop as L
 from fissile.ir.dim import DimLike, evaluate, symbol, symbols
@@ -152,7 +152,7 @@ def artifacts_of(
     CompileError F430 when LLVM refuses one of them.
     """
     stitched = [_stitched(trial, target, threads, most) for trial in found]
-    binds = [emit_module([made.bind], target) + bind_entry() for made in stitched]
+    binds = [bind_module(emit_module([made.bind], target)) for made in stitched]
     texts = dict.fromkeys((*(trial.text for trial in found), *binds, _rewriting(target).text))
     with compiling(target, workers) as compiler:
         compiler.add(support_text(target.arch))

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
 
+import fissile
 from fissile.codegen.main import BIND, Launch, Memory, dim_expr, expr_dim, stitch
+from fissile.errors import ModelError
 from fissile.ir import loop as L
 from fissile.ir.dim import Dim, DimLike, ceildiv, evaluate, max_, min_, symbol
 from fissile.ir.graph import Graph, make
@@ -92,3 +95,47 @@ def test_an_extent_is_shown_by_its_name_and_an_unnamed_one_not_at_all() -> None:
         ("a", 0, 1), ("x:1", 1, 1), ("b", 2, 2),
     ]  # fmt: skip
     assert bind.name == BIND
+
+
+def test_sizes_that_are_no_64_bit_number_are_more_memory_than_there_is() -> None:
+    """Else a wrapped size is small, and kernels write beside it."""
+    n = helper.make_node
+    axes = {"i12": [1, 2], "i02": [0, 2], "i01": [0, 1], "one": 0}
+    nodes = [
+        n("Unsqueeze", ["x", "i12"], ["a"]), n("Unsqueeze", ["y", "i02"], ["b"]),
+        n("Unsqueeze", ["z", "i01"], ["c"]), n("Mul", ["a", "b"], ["d"]), n("Mul", ["d", "c"], ["e"]),
+        n("CumSum", ["e", "one"], ["f"]), n("Neg", ["f"], ["g"]),
+    ]  # fmt: skip
+    inputs = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [f"n{name}"]) for name in "xyz"
+    ]
+    held = [numpy_helper.from_array(np.array(v, np.int64), k) for k, v in axes.items()]
+    output = helper.make_tensor_value_info("g", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "g", inputs, [output], held)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    executable = fissile.compile(model, threads=1, cache=False)
+    for bits in (10, 18):
+        asked = dict.fromkeys(("nx", "ny", "nz"), 1 << bits)
+        assert executable.memory(asked).arena >= 4 << (3 * bits)
+    for bits in (21, 22, 31, 40, 62):
+        asked = dict.fromkeys(("nx", "ny", "nz"), 1 << bits)
+        assert executable.memory(asked).arena == (1 << 63) - 1
+    feeds = {name: np.zeros(1 << 21, np.float32) for name in "xyz"}
+    with pytest.raises(MemoryError, match="F211"):
+        executable.run(feeds)
+    assert executable.run({name: np.ones(3, np.float32) for name in "xyz"})["g"].sum() == -54
+
+
+def test_extents_beyond_all_memory_are_refused_when_compiling() -> None:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 2])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    node = helper.make_node("Expand", ["u", "s"], ["y"], name="the_expand")
+    up = helper.make_node("Unsqueeze", ["x", "a"], ["u"])
+    axes = numpy_helper.from_array(np.array([2], np.int64), "a")
+    ones = numpy_helper.from_array(np.array([1, 1, 1 << 62], np.int64), "s")
+    graph = helper.make_graph([up, node], "g", [x], [y], [axes, ones])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    for ask in (fissile.check, lambda m: fissile.compile(m, cache=False)):
+        with pytest.raises(ModelError, match="F019") as caught:
+            ask(model)
+        assert caught.value.where[0].node == "the_expand"

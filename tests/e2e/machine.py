@@ -26,7 +26,7 @@ import numpy.typing as npt
 from fissile import pipeline
 from fissile.codegen.link import link
 from fissile.codegen.llvm import emit_module
-from fissile.codegen.main import bind_entry, stitch
+from fissile.codegen.main import bind_module, stitch
 from fissile.codegen.support import ENTRIES, support_text
 from fissile.codegen.worker import Machine, compile_text, read_frame, target_machine, write_frame
 from fissile.ir.graph import Graph
@@ -73,7 +73,7 @@ def build(work: pipeline.Work) -> Built:
     stitched, bind = stitch(
         plan.graph, pipeline.launches(plan, loops), pipeline.memory(work, loops)
     )
-    main = emit_module([bind], loops.target) + bind_entry()
+    main = bind_module(emit_module([bind], loops.target))
     return Built(work, loops, stitched, bind, (*texts, main))
 
 

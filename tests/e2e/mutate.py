@@ -17,7 +17,7 @@ import sys
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -34,7 +34,7 @@ import fissile
 from fissile import pipeline
 from fissile.codegen.worker import read_frame, write_frame
 from fissile.errors import FissileError
-from tests.e2e.backend import compiling_here
+from tests.e2e.here import compiling_here
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 30
@@ -428,12 +428,12 @@ class _Late(BaseException):
 # ---- many models ---------------------------------------------------------------------------------
 
 
-def verdicts(numbers: Sequence[int]) -> Iterator[tuple[int, str, str]]:
+def verdicts(numbers: Sequence[int]) -> Generator[tuple[int, str, str], None, None]:
     """What becomes of the models, in order, by a child at a time."""
-    todo = list(numbers)
-    while todo:
-        for row in _by_one_child(todo[:KEPT]):
-            todo.pop(0)
+    done = 0
+    while done < len(numbers):
+        for row in _by_one_child(numbers[done : done + KEPT]):
+            done += 1
             yield row
 
 
