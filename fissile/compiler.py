@@ -32,7 +32,7 @@ from fissile.errors import (
     one_form,
 )
 from fissile.files import open_regular
-from fissile.options import PROVIDERS, Event, Options, environment, resolve_target
+from fissile.options import PROVIDERS, Event, Options, are_texts, environment, resolve_target
 from fissile.runtime.executable import Executable, checked_threads, executable_of, load
 from fissile.runtime.threads import default_threads
 from fissile.target import Target, missing_features
@@ -78,6 +78,7 @@ def compile(
     since the measurements are kept. Raises FissileError: ModelError, UnsupportedError, OptionError, CompileError.
     """
     _check_options(shapes, foreign, options)
+    _check_arguments(base_dir, progress)
     report = progress or (lambda event: None)
     request = _request(model, base_dir, target, threads, shapes, options)
     if budget is not None:
@@ -149,7 +150,7 @@ def optimize(model: Model, *, options: Options | None = None) -> bytes:
     options: `disable` names rules to leave out. CompileError F414 for what is over 2 GB: `fissile optimize` writes that
     to a file. Raises like `compile` for a model that is broken, or has operators whose types are not supported.
     """
-    source, chosen = _source(model, None), options or Options()
+    source, chosen = _source(model, None), _checked(options)
     room = import_module("fissile.optimizer")
     with one_form("optimize"):
         found = room.optimized(source.model, source.base_dir, chosen.disable)
@@ -166,7 +167,7 @@ def show(
     options: Options | None = None,
 ) -> str:
     """The model as text after a stage of the pipeline (`stage_names`)."""
-    source, chosen = _source(model, None), options or Options()
+    source, chosen = _source(model, None), _checked(options)
     request = Request(source, _targets(target), default_threads(), _plain_shapes(shapes), chosen)
     pipeline = import_module("fissile.pipeline")
     return str(pipeline.show(_work(pipeline, request), stage))
@@ -198,7 +199,7 @@ def why(
 
     A rule that always applies is asked before the rewriting, a substitution after what always applies.
     """
-    source, chosen = _source(model, None), options or Options()
+    source, chosen = _source(model, None), _checked(options)
     request = Request(source, _targets("native"), default_threads(), _plain_shapes(shapes), chosen)
     pipeline, rewrite = import_module("fissile.pipeline"), import_module("fissile.rewrite")
     if rule not in rewrite.RULES:
@@ -277,11 +278,21 @@ def _request(
         _targets(target),
         default_threads() if threads is None else checked_threads(threads),
         _plain_shapes(shapes),
-        options or Options(),
+        _checked(options),
     )
 
 
+def _check_arguments(base_dir: object, progress: object) -> None:
+    """OptionError F601 for what is no folder or cannot be called."""
+    if not isinstance(base_dir, str | os.PathLike | None):
+        raise OptionError("F601", f"base_dir={base_dir!r}", remedy='base_dir="FOLDER"')
+    if progress is not None and not callable(progress):
+        raise OptionError("F601", f"progress={progress!r}", remedy="a function of an Event")
+
+
 def _check_options(shapes: Shapes | None, foreign: str, options: Options | None) -> None:
+    _checked(options)
+    _plain_shapes(shapes)
     if foreign not in ("error", "warn", "allow"):
         raise OptionError("F606", f"foreign={foreign!r}", remedy='"error", "warn" or "allow"')
     if shapes and options is not None and options.strict_shapes:
@@ -299,8 +310,17 @@ def _check_options(shapes: Shapes | None, foreign: str, options: Options | None)
         )
 
 
+def _checked(options: Options | None) -> Options:
+    """The options, or those that stand for None. OptionError F601 for anything else."""
+    if not isinstance(options, Options | None):
+        raise OptionError("F601", f"options={options!r}", remedy="options=fissile.Options(...)")
+    return options or Options()
+
+
 def _targets(target: str | Target | Sequence[str]) -> tuple[Target, ...]:
-    names = [target] if isinstance(target, str | Target) else list(target)
+    names: Sequence[str | Target] = [target] if isinstance(target, str | Target) else target
+    if not isinstance(names, list | tuple) or not all(isinstance(n, str | Target) for n in names):
+        raise OptionError("F607", f"target={target!r}", remedy='target="native"')
     if not names:
         raise OptionError("F607", "no target", remedy='target="native"')
     found = [resolve_target(name) for name in names]
@@ -315,6 +335,8 @@ def _plain_shapes(shapes: Shapes | None) -> dict[str, Any]:
             return [plain(one) for one in wish]
         return tuple(wish) if isinstance(wish, Sequence) and not isinstance(wish, str) else wish
 
+    if not isinstance(shapes, Mapping | None) or not are_texts(shapes or ()):
+        raise OptionError("F608", f"shapes={shapes!r}", remedy='shapes={"batch": 8}')
     return {name: plain(wish) for name, wish in (shapes or {}).items()}
 
 

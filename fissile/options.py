@@ -8,7 +8,7 @@ that starts with FISSILE_ but is not in the table warns with the nearest name.
 import hashlib
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -51,6 +51,7 @@ class Options:
     providers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        _check_kinds(self)
         object.__setattr__(self, "disable", tuple(self.disable))
         object.__setattr__(self, "providers", tuple(dict.fromkeys(self.providers)))
         for name in self.providers:
@@ -74,6 +75,30 @@ class Options:
         else:
             fields["plan"] = hashlib.sha256(plan_file_text(self.plan).encode()).hexdigest()
         return fields
+
+
+def _check_kinds(options: Options) -> None:
+    """OptionError F601 for a value of another type than its field's."""
+    for name in ("rewrite", "substitute", "strict_shapes", "verify", "store"):
+        if not isinstance(value := getattr(options, name), bool):
+            raise OptionError("F601", f"{name}={value!r}", remedy=f"{name}=True or {name}=False")
+    for name in ("disable", "providers"):
+        names = getattr(options, name)
+        if not isinstance(names, list | tuple | set | frozenset) or not are_texts(names):
+            raise OptionError("F601", f"{name}={names!r}", remedy=f'{name}=("NAME", ...)')
+    if isinstance(options.seed, bool) or not isinstance(options.seed, int):
+        raise OptionError("F601", f"seed={options.seed!r}", remedy="seed=0, a whole number")
+    if isinstance(options.workers, bool) or not isinstance(options.workers, int | None):
+        raise OptionError("F601", f"workers={options.workers!r}", remedy="workers=2, a whole number")
+    if not isinstance(options.affinity, str | None):
+        raise OptionError("F601", f"affinity={options.affinity!r}", remedy='affinity="0-3"')
+    if not isinstance(options.plan, str | os.PathLike | None):
+        raise OptionError("F601", f"plan={options.plan!r}", remedy='plan="plan.json", a path')
+
+
+def are_texts(values: Iterable[object]) -> bool:
+    """Whether all are strings."""
+    return all(isinstance(value, str) for value in values)
 
 
 def plan_file_text(path: str | os.PathLike[str]) -> str:

@@ -98,6 +98,8 @@ def atomic_file(path: str | os.PathLike[str], mode: int = 0o666) -> Iterator[Bin
     mode: permissions, less those that the umask takes. A device or a pipe is written as it is: a file in its place
     would be another thing. FileAccess F503.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise OptionError("F601", f"{path!r} is no path", remedy="a path to write to")
     goal = Path(path)
     if _is_special(goal):
         held = io.BytesIO()

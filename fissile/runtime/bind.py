@@ -20,6 +20,7 @@ from fissile.runtime.program import Program
 Shape = tuple[int, ...]
 ADDRESSES = 1 << 47  # bytes that a process can have
 _SMALL = "an extent of the feeds is too small for what the model cuts off"
+_MOST = 1 << 62  # of an extent
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,15 +53,20 @@ def bind_extents(program: Program, extents: Mapping[str, int] | None) -> Binding
     """Bind by dimension name; a dimension not named is 1. OptionError for an unknown name."""
     names = [symbol.name for symbol in program.plan.symbols]
     names += [symbol.name for symbol in program.plan.late]
+    if not isinstance(extents, Mapping | None):
+        raise OptionError("F608", f"shapes={extents!r}", remedy='shapes={"batch": 8}')
     given = dict(extents or {})
     unknown = [name for name in given if name not in names]
     if unknown:
         raise OptionError(
             "F603",
-            f"no dimension is called {', '.join(unknown)}",
+            f"no dimension is called {', '.join(map(str, unknown))}",
             reason=f"free dimensions: {', '.join(names) or 'none'}",
-            remedy=did_you_mean(unknown[0], names),
+            remedy=did_you_mean(str(unknown[0]), names),
         )
+    for name, extent in given.items():
+        if isinstance(extent, bool) or not isinstance(extent, int | np.integer) or not 0 <= extent < _MOST:
+            raise OptionError("F608", f"{name}: {extent!r} is no extent", remedy=f"{name}: 8")
     return bind_values(program, [given.get(name, 1) for name in names])
 
 

@@ -11,7 +11,7 @@ import mmap as mapping
 import os
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -44,6 +44,7 @@ from fissile.runtime.weights import Buffer
 _KEPT_BINDINGS = 256
 _IDLE_SECONDS = 1.0
 _PAGE = 4096
+_MOST_RUNS = 1_000_000  # that are profiled at once
 
 __all__ = ["Executable", "Memory", "TensorInfo", "load"]
 
@@ -116,6 +117,8 @@ class Executable:
         out: arrays to write into, by output name. InvalidFeed names what does not fit and the remedy.
         """
         wanted = None if outputs is None else self._wanted(outputs)
+        if out is not None and not isinstance(out, Mapping):
+            raise _no_targets(out)
         arrays = self._collect(feeds)
         results = self._call(arrays, out)
         named = {info.name: result for info, result in zip(self.outputs, results)}
@@ -158,6 +161,8 @@ class Executable:
         """Time `runs` runs launch by launch, after one that is not counted."""
         program = self.program
         plan = program.plan
+        if isinstance(runs, bool) or not isinstance(runs, int) or not 0 <= runs <= _MOST_RUNS:
+            raise OptionError("F601", f"runs={runs!r}", remedy=f"a number from 1 to {_MOST_RUNS}")
         arrays = self._collect(feeds)
         stamps = np.zeros((runs, 2 * len(plan.launches)), np.int64)
         calls = np.zeros((runs, len(plan.calls)))
@@ -223,12 +228,20 @@ class Executable:
 
     def _wanted(self, names: Sequence[str]) -> Sequence[str]:
         known = [info.name for info in self.outputs]
+        if isinstance(names, str | bytes) or not isinstance(names, Iterable):
+            raise InvalidFeed(
+                "F209",
+                f"outputs={names!r} is no sequence of names",
+                reason=f"outputs: {', '.join(known)}",
+                remedy=f"outputs={known[:1]}",
+            )
+        names = list(names)
         unknown = [name for name in names if name not in known]
         if unknown:
             raise InvalidFeed(
                 "F209",
                 "the model has no such output",
-                where=unknown,
+                where=[str(name) for name in unknown],
                 reason=f"outputs: {', '.join(known)}",
                 remedy=did_you_mean(str(unknown[0]), known),
             )
@@ -393,6 +406,15 @@ def _from_path(path: str, sha256: str, threads: int, busy: Busy) -> Executable:
             remedy="pickle the executable again, or put the old file back",
         )
     return executable
+
+
+def _no_targets(out: object) -> InvalidFeed:
+    return InvalidFeed(
+        "F208",
+        "out is a mapping from output names to arrays",
+        reason=f"{type(out).__name__} given",
+        remedy='run(feeds, out={"NAME": array})',
+    )
 
 
 def _no_mapping(feeds: object, inputs: Sequence[TensorInfo]) -> InvalidFeed:

@@ -100,16 +100,29 @@ def shape_text(shape: Sequence[int | str | None]) -> str:
 def _as_array(info: TensorInfo, value: Any) -> Array:
     if value is None:
         raise InvalidFeed("F207", f"{info.name} is None; an array is needed")
-    if isinstance(value, np.ndarray | np.generic):
-        return np.asarray(value)
-    if hasattr(value, "__dlpack__"):
-        return np.from_dlpack(value)
-    if hasattr(value, "__array__"):
-        return np.asarray(value)
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise InvalidFeed(
+            "F203",
+            f"{info.name} is a masked array",
+            reason="masked elements have no value",
+            remedy=f"{info.name}.filled(0)",
+        )
     try:
+        if isinstance(value, np.ndarray | np.generic):
+            return np.asarray(value)
+        if hasattr(value, "__dlpack__"):
+            return np.from_dlpack(value)
         array = np.asarray(value)
-    except ValueError as error:
-        raise InvalidFeed("F203", f"{info.name} is no array", reason=str(error)) from error
+    except Exception as error:  # of another package's array, anything
+        raise InvalidFeed(
+            "F203",
+            f"{info.name} is no array",
+            where=Place(info.name, detail=type(value).__name__),
+            reason=f"{type(error).__name__}: {error}",
+            remedy="feed a numpy array",
+        ) from error
+    if hasattr(value, "__array__"):
+        return array
     # Python numbers have no width of their own: any type of the same kind or a wider kind takes them.
     fits = array.size == 0 or np.can_cast(array.dtype, info.dtype, "same_kind")
     if not fits and array.dtype.kind in "iu" and info.dtype.kind in "iu":

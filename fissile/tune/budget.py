@@ -37,6 +37,8 @@ def parse_budget(given: str | float) -> Budget:
         if given > 0 and math.isfinite(given):
             return Budget(float(given))
         raise _unreadable(str(given))
+    if not isinstance(given, str):
+        raise _unreadable(repr(given))
     text = given.strip().lower().replace(" ", "")
     trials = re.fullmatch(r"(\d+)trials?", text)
     if trials is not None and int(trials[1]) > 0:
