@@ -27,7 +27,7 @@ import fissile
 from fissile import pipeline
 from fissile.errors import FissileError, UnsupportedError
 from fissile.runtime import executable
-from tests.e2e.backend import compiling_here
+from tests.e2e.here import compiling_here
 from tests.e2e.machine import Guarded
 from tests.fission.oracle import reference, same
 
