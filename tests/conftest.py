@@ -31,6 +31,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--backend-every", type=int, default=1, help="which node cases are compiled: every n-th"
     )
+    parser.addoption(
+        "--extents-every",
+        type=int,
+        default=16,
+        help="which operators are compiled for extents 0 to 5",
+    )
+    parser.addoption(
+        "--extents-most", type=int, default=24, help="at how many shapes each of them is called"
+    )
 
 
 def pytest_terminal_summary(

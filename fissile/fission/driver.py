@@ -24,7 +24,18 @@ from fissile.fission.table import Call, Refusal, Result, Row, lookup
 from fissile.fission.values import symbolic
 from fissile.frontend.function import function_body
 from fissile.frontend.operator_graph import Extents, Operator, OperatorGraph, Value
-from fissile.ir.dim import Dim, DimLike, lower_bound, max_, min_, parse, product, symbol, symbols
+from fissile.ir.dim import (
+    Dim,
+    DimLike,
+    equal,
+    lower_bound,
+    max_,
+    min_,
+    parse,
+    product,
+    symbol,
+    symbols,
+)
 from fissile.ir.dtype import FLOAT32, DType, dtype
 from fissile.ir.graph import (
     Graph,
@@ -545,8 +556,9 @@ def _message(
     where = _where(origins, node)
     if node.name == "broadcast":
         return f"{where}: shape {_text(node.inputs[0].shape)} must broadcast to {_text(node.shape)}"
-    if node.name == "gather":
-        own, axis = _text(node.inputs[0].shape), node.attr("axis")
+    is_scatter = node.name == "scatter" and equal(right, 0) is True
+    if node.name == "gather" or is_scatter:
+        own, axis = _text(node.inputs[0].shape), 0 if is_scatter else node.attr("axis")
         return f"{where}: an index into axis {axis} of {own}, which is empty"
     if node.name == "reshape":
         source, target = _text(node.inputs[0].shape), _text(node.shape)

@@ -53,7 +53,7 @@ from fissile.ir.dim import (
 )
 from fissile.ir.dtype import INT64
 from fissile.ir.graph import Node
-from fissile.ir.primitive import constant_value, scalar
+from fissile.ir.primitive import constant_value, lacking, scalar
 
 MOST_FOLDS = 4  # of a reflected axis; more mirrors cost more than a remainder
 # no axis is this long, and products of it with an extent still fit in 64 bits
@@ -269,7 +269,8 @@ def _from_front(call: Call, bound: DimLike, extent: DimLike) -> DimLike:
 def pad_by_attributes(call: Call, x: Node) -> Node:
     """Elements added at both ends of each axis."""
     value = np.asarray(call.attr("value", 0.0)).astype(np.float32)
-    return _padded(x, call.attr("pads"), range(x.type.rank), call.attr("mode", "constant"), value)
+    mode = call.attr("mode", "constant")
+    return _padded(call, x, call.attr("pads"), range(x.type.rank), mode, value)
 
 
 @fission("Pad", since=11, raw=True)
@@ -285,11 +286,16 @@ def pad_by_inputs(
         if array is None:
             raise Refusal("the value of a Pad depends on the data")
         filling = array.reshape(())
-    return _padded(x, amounts, places, call.attr("mode", "constant"), filling)
+    return _padded(call, x, amounts, places, call.attr("mode", "constant"), filling)
 
 
 def _padded(
-    x: Node, amounts: Sequence[DimLike], axes: Sequence[int], mode: Any, value: np.ndarray
+    call: Call,
+    x: Node,
+    amounts: Sequence[DimLike],
+    axes: Sequence[int],
+    mode: Any,
+    value: np.ndarray,
 ) -> Node:
     n = len(axes)
     low: list[DimLike] = [0] * x.type.rank
@@ -297,20 +303,25 @@ def _padded(
     for k, axis in enumerate(axes):
         place = normal_axis(axis, x.type.rank)
         low[place], high[place] = amounts[k], amounts[n + k]
-    for axis in range(x.type.rank):
-        x = _cropped(x, axis, low[axis], high[axis])
     more = tuple(max_(p, 0) for p in low), tuple(max_(p, 0) for p in high)
-    if mode == "constant":
-        return pad(x, *more, value)
+    if mode == "constant":  # a border may be cut off, too, where the other end lacks more than there is
+        wide = pad(x, *more, value)
+        return _cropped(wide, tuple(d + p + q for d, p, q in zip(x.shape, low, high)), low)
+    kept = tuple(d - max_(-p, 0) - max_(-q, 0) for d, p, q in zip(x.shape, low, high))
+    x = _cropped(x, kept, low)
     for axis, (p, q) in enumerate(zip(*more, strict=True)):
         if not (_is(p, 0) and _is(q, 0)):
+            empty = f"axis {axis} of {x.type}, whose elements are repeated, must not be empty"
+            call.demand(lacking(x.shape[axis], (p + q,)), 0, empty)
             x = gather(x, _mirror(x.shape[axis], p, q, mode), axis)
     return x
 
 
-def _cropped(x: Node, axis: int, low: DimLike, high: DimLike) -> Node:
-    start, cut = max_(-low, 0), max_(-high, 0)
-    return slice_axis(x, axis, start, x.shape[axis] - start - cut)
+def _cropped(x: Node, shape: Sequence[DimLike], low: Sequence[DimLike]) -> Node:
+    """What is left of each axis where a negative amount at its start is cut off."""
+    for axis, (n, p) in enumerate(zip(shape, low, strict=True)):
+        x = slice_axis(x, axis, max_(-p, 0), n)
+    return x
 
 
 def _mirror(extent: DimLike, low: DimLike, high: DimLike, mode: Any) -> Node:

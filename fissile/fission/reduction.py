@@ -29,7 +29,7 @@ from fissile.fission.values import known_ints, known_list
 from fissile.ir.dim import DimLike, less_equal
 from fissile.ir.graph import Node, make
 from fissile.ir.opaque import cumulate, top_k
-from fissile.ir.primitive import ARG_MAX, ARG_MIN
+from fissile.ir.primitive import ARG_MAX, ARG_MIN, lacking
 
 Kernel = Callable[[Node, Sequence[int], bool], Node]
 
@@ -90,6 +90,11 @@ fission(*_REDUCTIONS)(_reduction)
 def arg_extremum(call: Call, x: Node) -> Node:
     """The index of the first (or last) extremum along an axis."""
     axis = normal_axis(call.attr("axis", 0), x.type.rank)
+    if not x.type.rank:
+        raise ValueError(f"{call.operator.type} along an axis of a scalar")
+    others = (*x.shape[:axis], *x.shape[axis + 1 :])
+    empty = f"axis {axis} of {x.type}, whose extremum is looked for, must not be empty"
+    call.demand(lacking(x.shape[axis], others), 0, empty)
     row = ARG_MAX if call.operator.type == "ArgMax" else ARG_MIN
     found = make(row, x, axis=axis, last=bool(call.attr("select_last_index", 0)))
     return unsqueeze(found, [axis]) if call.attr("keepdims", 1) else found

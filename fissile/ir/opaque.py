@@ -13,7 +13,7 @@ import numpy as np
 from fissile.ir.dim import DimLike
 from fissile.ir.dtype import INT64
 from fissile.ir.graph import Attrs, Constraints, Node, Primitive, TensorType, make
-from fissile.ir.primitive import PRIMITIVES
+from fissile.ir.primitive import PRIMITIVES, need_elements
 
 COMBINES = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
 Types = tuple[TensorType, ...]
@@ -26,6 +26,7 @@ def _scatter_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
         raise ValueError(f"scatter of {updates} to {places} in {x}")
     need.equal(places.shape[0], updates.shape[0], "scatter updates")
     need.equal(x.shape[1], updates.shape[1], "scatter rows")
+    need_elements(x, 0, updates.shape, need)
     return x
 
 

@@ -277,6 +277,8 @@ def _arg_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
 def _arg_reference(*, largest: bool) -> Callable[..., np.ndarray]:
     def reference(x: np.ndarray, *, axis: int, last: bool) -> np.ndarray:
         find = np.argmax if largest else np.argmin
+        if not x.size:
+            return np.zeros((*x.shape[:axis], *x.shape[axis + 1 :]), np.int64)
         if not last:
             return np.asarray(find(x, axis=axis), np.int64)
         return np.asarray(x.shape[axis] - 1 - find(np.flip(x, axis), axis=axis), np.int64)
@@ -284,7 +286,7 @@ def _arg_reference(*, largest: bool) -> Callable[..., np.ndarray]:
     return reference
 
 
-# arg_max and arg_min lower by a scan of their own (schedule.lower): first (or last) winner, NaN wins
+# arg_max and arg_min lower by a scan of their own (schedule.lower): first (or last) winner, NaN wins; 0 of none
 ARG_MAX = _row(Primitive("arg_max", "opaque", _arg_type, _arg_reference(largest=True)))
 ARG_MIN = _row(Primitive("arg_min", "opaque", _arg_type, _arg_reference(largest=False)))
 
@@ -563,11 +565,18 @@ def _gather_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
         raise ValueError(f"gather by {indices.dtype} indices")
     axis = attrs["axis"]
     result = TensorType(x.dtype, (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
-    lack = lacking(x.shape[axis], result.shape)
+    need_elements(x, axis, result.shape, need)
+    return result
+
+
+def need_elements(
+    x: TensorType, axis: int, shape: tuple[DimLike, ...], need: Constraints
+) -> None:
+    """Demand that an axis of x is not empty where elements of a tensor of `shape` are found by places along it."""
+    lack = lacking(x.shape[axis], shape)
     if equal(lack, 0) is False:
         raise ValueError(f"an index into axis {axis} of {x}, which is empty")
-    need.equal(lack, 0, "gather")
-    return result
+    need.equal(lack, 0, f"an index into axis {axis}")
 
 
 def lacking(extent: DimLike, shape: tuple[DimLike, ...]) -> DimLike:
@@ -579,8 +588,10 @@ def lacking(extent: DimLike, shape: tuple[DimLike, ...]) -> DimLike:
 
 def _gather_reference(x: np.ndarray, indices: np.ndarray, *, axis: int) -> np.ndarray:
     n = x.shape[axis]
+    if not n:  # nothing is read
+        return np.zeros((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x.dtype)
     wrapped = np.where(indices < 0, indices + n, indices)
-    return np.take(x, np.clip(wrapped, 0, max(n - 1, 0)), axis=axis)
+    return np.take(x, np.clip(wrapped, 0, n - 1), axis=axis)
 
 
 def _gather_define(node: Node, at: Any, reduced: Any, read: Read, extent: Extent) -> L.Expr:

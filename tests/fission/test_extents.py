@@ -56,6 +56,19 @@ def test_an_index_into_an_empty_axis_is_an_error(kind: str) -> None:
         run(one_operator(kind, inputs, constants=["i"]), {"x": filled(0, 3)})
 
 
+@pytest.mark.parametrize("kind", ["ArgMax", "ScatterElements", "ScatterND"])
+def test_a_place_in_an_empty_axis_is_an_error(kind: str) -> None:
+    arrays = {"x": filled(0, 3)}
+    if kind != "ArgMax":
+        places = (2, 3) if kind == "ScatterElements" else (2, 1)
+        arrays |= {"i": np.zeros(places, np.int64), "u": filled(2, 3)}
+    free = one_operator(kind, list(arrays.items()), free={"x": ["n", 3]})
+    with pytest.raises(AssertionError, match="empty"):
+        run(free, arrays)
+    with pytest.raises(ModelError, match="empty"):
+        run(one_operator(kind, list(arrays.items())), arrays)
+
+
 def test_where_nothing_is_read_an_empty_axis_is_no_error() -> None:
     x = filled(0, 0)
     at = np.array(2)
@@ -133,7 +146,7 @@ def test_a_border_may_be_wider_than_a_free_axis(
 def test_a_border_has_nothing_to_repeat_in_an_empty_axis(mode: str) -> None:
     inputs = [("x", filled(0)), ("p", np.array([1, 1]))]
     model = one_operator("Pad", inputs, 1, 19, {"x": ["n"]}, ["p"], mode=mode)
-    with pytest.raises(AssertionError, match="which is empty"):
+    with pytest.raises(AssertionError, match="must not be empty"):
         run(model, {"x": filled(0)})
 
 
