@@ -23,6 +23,7 @@ from fissile.fission.build import (
     squeeze,
     unsqueeze,
 )
+from fissile.fission.sequence import is_sequence, sequence_of
 from fissile.fission.table import Call, Refusal
 from fissile.fission.values import known, known_ints
 from fissile.frontend.operator_graph import OperatorGraph
@@ -66,6 +67,11 @@ def compared_extents(condition: Node | None) -> tuple[DimLike, DimLike, bool] | 
 def _choice(condition: Node, a: Node | None, b: Node | None) -> Node | None:
     if a is None or b is None:
         return None
+    if is_sequence(a) or is_sequence(b):
+        if a.primitive is not b.primitive or len(a.inputs) != len(b.inputs):
+            raise Refusal("the condition of an If depends on the data, and its branches differ in length")
+        pairs = zip(a.inputs, b.inputs, strict=True)
+        return sequence_of([_present(_choice(condition, x, y)) for x, y in pairs])
     if a.dtype is not b.dtype or a.type.rank != b.type.rank:
         raise Refusal("the condition of an If depends on the data, and its branches differ in type")
     if a.shape != b.shape:
@@ -152,6 +158,8 @@ def _is_true(condition: Node | None) -> bool:
 def _present(node: Node | None) -> Node:
     if node is None:
         raise Refusal("it reads a value that has no native definition")
+    if is_sequence(node):
+        raise Refusal("it reads a sequence where a tensor is wanted")
     return node
 
 

@@ -20,6 +20,7 @@ from fissile.errors import ModelError, Place, UnsupportedError
 from fissile.fission.build import constant_of
 from fissile.fission.control import CONTROL, compared_extents
 from fissile.fission.foreign import Foreigners, foreign_nodes
+from fissile.fission.sequence import is_sequence, sequential
 from fissile.fission.table import Call, Refusal, Result, Row, lookup
 from fissile.fission.values import symbolic
 from fissile.frontend.function import function_body
@@ -359,6 +360,10 @@ def _split(walk: _Walk, operator: Operator, inputs: Results) -> Results:
         if chosen is not None:
             return chosen
         return control(lambda body, given: _body_of(walk, body, given), call, inputs)
+    listed = sequential(lambda body, given: _body_of(walk, body, given), call, inputs)
+    if listed is not None:
+        walk.guards.extend(call.guards)
+        return listed
     found = symbolic(call, inputs)
     if found is not None:
         return (found,)
@@ -516,6 +521,13 @@ def _output(walk: _Walk, name: str) -> Node:
     node = walk.values.get(name)
     if node is None:
         raise ModelError("F014", f"the model's output {name!r} has no value", where=name)
+    if is_sequence(node):
+        raise UnsupportedError(
+            "F025",
+            f"the model's output {name!r} is a sequence",
+            where=name,
+            remedy="join it with ConcatFromSequence, or make its elements outputs",
+        )
     return node
 
 

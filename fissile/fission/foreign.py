@@ -16,6 +16,7 @@ from onnx import shape_inference
 
 from fissile.errors import Place
 from fissile.fission.build import dtype_of_onnx
+from fissile.fission.sequence import is_sequence
 from fissile.fission.table import Refusal
 from fissile.frontend import Operator, single_model, values_read
 from fissile.ir.dim import Dim, DimLike, symbol
@@ -72,6 +73,8 @@ def foreign_nodes(
     inputs = [values[n] for n in names]
     if any(node is None for node in inputs):
         raise Refusal("it reads a value that has no native definition")
+    if any(map(is_sequence, inputs)):
+        raise Refusal("it reads a sequence, and sequences do not leave native code")
     nodes = {n: node for n, node in zip(names, inputs) if node is not None}
     dims: dict[str, Dim] = {}
     types = {n: (x.dtype.name, [_label(d, dims) for d in x.shape]) for n, x in nodes.items()}
