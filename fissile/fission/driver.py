@@ -70,7 +70,7 @@ class _Walk:
     apart: list[DimLike] = field(default_factory=list)  # extents taken not to be 1
     declared: Mapping[str, Extents] = field(default_factory=dict)  # what the model says of shapes
 
-    others: bool = False  # of two branches that fit, take the one for unequal extents
+    equals: bool = False  # of two branches that fit, take the one for equal extents
     opened: list[str] = field(default_factory=list)  # Ifs of which two branches fit
 
     def marks(self) -> tuple[int, int, int, int]:
@@ -97,7 +97,7 @@ class _Walk:
         kept = self.problems, self.guards, self.origins
         hints = declared or {}
         own = _Walk(values, *kept, frozenset(absent), self.foreign, self.apart, hints)
-        return replace(own, others=self.others, opened=self.opened)
+        return replace(own, equals=self.equals, opened=self.opened)
 
 
 def fission(operators: OperatorGraph, foreign: bool = False) -> Graph:
@@ -156,9 +156,9 @@ def _walked(operators: OperatorGraph, foreign: bool) -> _Walk:
 
 
 def _with_other_branches(operators: OperatorGraph, foreign: bool) -> _Walk | None:
-    """The walk that takes the branches for unequal extents, if it gives what the model declares."""
+    """The walk that takes the branches for equal extents, if it gives what the model declares."""
     with suppress(ModelError):
-        walk = _walk_with(operators, foreign, {}, [], [], others=True)
+        walk = _walk_with(operators, foreign, {}, [], [], equals=True)
         if _has_declared_ranks(walk, operators):
             return walk
     return None
@@ -181,11 +181,11 @@ def _walk_with(
     fixed: Mapping[str, int],
     apart: list[DimLike],
     opened: list[str],
-    others: bool = False,
+    equals: bool = False,
 ) -> _Walk:
     inputs = tuple(_input(value, fixed) for value in operators.inputs)
     walk = _Walk({v.name: node for v, node in zip(operators.inputs, inputs, strict=True)})
-    walk = replace(walk, apart=apart, declared=operators.shapes, others=others, opened=opened)
+    walk = replace(walk, apart=apart, declared=operators.shapes, equals=equals, opened=opened)
     if foreign:
         names = {s for node in inputs for s in mentioned(node)}
         ranks = {o.name: len(o.shape) for o in operators.outputs if o.shape is not None}
@@ -385,7 +385,7 @@ def _split(walk: _Walk, operator: Operator, inputs: Results) -> Results:
 def _by_extents(walk: _Walk, call: Call, inputs: Results) -> Results | None:
     """The If of two branches that differ in rank, whose condition compares extents: the branch of the declared rank.
 
-    Where nothing is declared it is the branch for equal extents, or, where that does not fit what comes behind, the
+    Where nothing is declared it is the branch for unequal extents, or, where that does not fit what comes behind, the
     other one. A call of other extents is refused. None where ranks agree, or the condition is another one.
     """
     compared = compared_extents(inputs[0])
@@ -404,15 +404,16 @@ def _by_extents(walk: _Walk, call: Call, inputs: Results) -> Results | None:
         fits = [f is not None for f in found]
     if all(fits):
         walk.opened.append(call.operator.where)
-    takes_equal = fits[0] and not (all(fits) and walk.others)
+    takes_equal = fits[0] and (walk.equals or not fits[1])
     names = sorted({x.name for d in (left, right) if isinstance(d, Dim) for x in symbols(d)})
-    fix = f"for other calls compile with --shape {','.join(f'{n}=NUMBER' for n in names)}"
     what = f"the branches differ in rank, and the one compiled is that for {left}"
     if takes_equal:
-        call.demand(left, right, f"{what} = {right}: {fix}")
+        fix = ",".join(f"{name}=NUMBER" for name in names)
+        call.demand(left, right, f"{what} = {right}: for others compile with --shape {fix}")
     else:
         apart = min_(max_(left - right, right - left), 1)
-        call.demand(apart, 1, f"{what} other than {right}: {fix}")
+        fix = f"{left}={right}" if names == [str(left)] else ",".join(f"{n}=NUMBER" for n in names)
+        call.demand(apart, 1, f"{what} other than {right}: for that compile with --shape {fix}")
     walk.guards.extend(call.guards)
     return _body_of(walk, bodies[0 if takes_equal else 1], ())
 
