@@ -73,13 +73,16 @@ def _ratio(num: DimLike, den: int) -> Ratio:
 
 
 def ratios(node: Node, largest: int) -> np.ndarray | None:
-    """The elements of a small float tensor as an object array of Ratio, or None."""
-    if not node.dtype.is_float:
+    """The elements of a small float tensor as an object array of Ratio, or None.
+
+    Half types hold no whole number beyond 2048 (256 for bfloat16) and its neighbours: extents may be rounded there.
+    """
+    if not node.dtype.is_float or node.dtype.is_half:
         return None
     array = constant_value(node)
     try:
         if array is not None:
-            return _constants(array, largest) if node.dtype.bits >= 32 else None
+            return _constants(array, largest)
         if node.primitive is _DIV and node.inputs[1].type.rank == node.type.rank:
             parts = [ratios(i, largest) for i in node.inputs]
             if parts[0] is not None and parts[1] is not None:

@@ -25,7 +25,7 @@ LIMIT = 20_000
 EXTENTS = (1, 2, 3, 4, 5, 6, 7, 8, 13, 14, 15, 16, 17, 29, 31, 32, 33, 49)
 LARGE = (97, 130, 257, 300, 530)
 FREE = (0, 1, 2, 3, 5, 6, 7, 12, 13, 14, 15, 16, 17, 31, 37, 48, 97)
-FLOATS = (FLOAT32, FLOAT64)
+FLOATS, HALVES = (FLOAT32, FLOAT64), (FLOAT16, BFLOAT16)
 NUMBERS = (FLOAT32, FLOAT64, INT32, INT64, UINT8)
 ODD = (0.0, -0.0, 1.0, -1.5, math.inf, -math.inf, math.nan)
 SPECIAL = (*ODD, 1e-41, -1e-45, 3e38, -3e38)
@@ -145,7 +145,10 @@ def _unary(p: _Pool) -> Node:
     x = p.some(lambda n: n.dtype in NUMBERS)
     if x.dtype.is_integer:
         return _prim(p.choice(("neg", "abs", "not")), x)
-    return _prim(p.choice(_UNARY if p.filling == "real" else _EXACT), x)
+    if p.filling != "real":
+        return _prim(p.choice(_EXACT), x)
+    is_coarse = any(n.dtype.is_half for n in p.nodes)  # whole numbers are then met exactly, or just missed
+    return _prim(p.choice([n for n in _UNARY if n not in _EXACT[2:] or not is_coarse]), x)
 
 
 def _like(p: _Pool, x: Node) -> Node:
@@ -173,7 +176,7 @@ def _compare(p: _Pool) -> Node:
 
 def _where(p: _Pool) -> Node:
     test = p.some(lambda n: n.dtype is BOOL)
-    x = p.some(lambda n: n.shape == test.shape and n.dtype not in (FLOAT16, BFLOAT16))
+    x = p.some(lambda n: n.shape == test.shape)
     return _prim("select", test, x, _like(p, x))
 
 
@@ -190,6 +193,15 @@ def _cast(p: _Pool) -> Node:
     if x.dtype.is_float and to.kind == "u":
         raise ValueError("negative floats have no unsigned value")
     return cast(x, to)
+
+
+def _rounded(p: _Pool) -> Node:
+    """What an operator of a half type ends and the next one begins with; the half type is there for others, too."""
+    x = p.some(lambda n: n.dtype in FLOATS)
+    half = cast(x, p.choice(HALVES))
+    if half not in p.nodes:
+        p.nodes.append(half)
+    return cast(half, x.dtype)
 
 
 def _axes(p: _Pool, x: Node) -> tuple[int, ...]:
@@ -435,7 +447,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "argument": _argument, "matmul": _matmul, "conv": _conv, "pool": _pool, "pad": _pad,
     "slice": _slice, "concat": _concat, "transpose": _transpose, "reshape": _reshape,
     "broadcast": _broadcast, "gather": _gather, "dilate": _dilate, "extents": _extents,
-    "iota": _iota, "block": _block,
+    "iota": _iota, "block": _block, "rounded": _rounded,
 }  # fmt: skip
 _OFTEN = (
     "binary",
@@ -447,6 +459,7 @@ _OFTEN = (
     "transpose",
     "reshape",
     "softmax",
+    "rounded",
 )
 
 
@@ -498,7 +511,7 @@ def _first(pool: _Pool, names: Sequence[str]) -> None:
     first = make(PRIMITIVES["input"], name="x0", dtype=of.name, shape=tuple(shape))
     pool.inputs.append(first)
     pool.nodes.append(first)
-    if of in (FLOAT16, BFLOAT16):
+    if of in HALVES:
         pool.nodes.append(cast(first, FLOAT32))
 
 

