@@ -29,6 +29,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--mutants", type=int, default=0, help="how many mutated models (0: for --fuzz-seconds)"
     )
     parser.addoption(
+        "--signals", type=int, default=150, help="how many signals end calls of every kind"
+    )
+    parser.addoption(
         "--backend-every", type=int, default=1, help="which node cases are compiled: every n-th"
     )
     parser.addoption(

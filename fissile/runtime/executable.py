@@ -10,7 +10,6 @@ import json
 import mmap as mapping
 import os
 import time
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from fissile.runtime.artifact import Artifact, atomic_file, check_members, read_
 from fissile.runtime.bind import Binding, Shape, bind_extents, bind_shapes
 from fissile.runtime.feeds import Array, check_names, check_out, check_overlap, convert
 from fissile.runtime.frame import Frame
+from fissile.runtime.hold import Hold
 from fissile.runtime.lend import Lender
 from fissile.runtime.manifest import REPORT
 from fissile.runtime.memory import address_of
@@ -34,6 +34,7 @@ from fissile.runtime.segments import Run, Seconds, run_segments
 from fissile.runtime.threads import (
     MAX_THREADS,
     Busy,
+    Gang,
     can_gang,
     default_threads,
     gang,
@@ -101,8 +102,8 @@ class Executable:
         self.busy: Busy = busy
         self._program: Program | None = program
         self._bindings: dict[tuple[Shape, ...], Binding] = {}
-        self._frames: deque[Frame] = deque()  # idle ones
-        self._living: set[Frame] = set()  # all
+        self._living: set[Frame] = set()
+        self._recent: Frame | None = None  # the one of them that was used last
         self._lenders = [Lender(self._living) for _ in self.outputs]
 
     def run(
@@ -144,9 +145,11 @@ class Executable:
         program = self.program
         binding = bind_extents(program, shapes)
         self._remember(binding)
-        frame = self._take_frame(program)
-        frame.reserve(binding)
-        self._return_frame(frame)
+        hold = Hold()
+        try:
+            self._take_frame(program, hold).reserve(binding)
+        finally:
+            hold.over = True
         if hasattr(mapping, "MADV_WILLNEED"):
             program.artifact.buffer.madvise(mapping.MADV_WILLNEED)
         np.frombuffer(program.artifact.buffer, np.uint8)[::_PAGE].max()
@@ -192,7 +195,7 @@ class Executable:
     def close(self) -> None:
         """Let go of code, weights and arenas; calls that are running finish."""
         self._program = None
-        self._frames.clear()
+        self._recent = None
         self._living.clear()
         self._bindings.clear()
         self._trim()
@@ -287,10 +290,7 @@ class Executable:
                 result, address = lender.lend(shape, info.dtype)
             results.append(result)
             addresses.append(address)
-        if self.threads == 1 or binding.is_tiny or not can_gang():
-            self._run_frame(program, binding, addresses, 0, stamps)
-        else:
-            self._run_gang(program, binding, addresses, stamps)
+        self._run_frame(program, binding, addresses, stamps)
         return results
 
     def _in_segments(
@@ -304,37 +304,41 @@ class Executable:
     ) -> list[Array]:
         """A run with operators in Python between native segments; the gang is held throughout."""
         self._wanted(list(out or ()))
-        crew = gang(program.image) if self.threads > 1 and can_gang() else None
-        held = crew is not None and crew.acquire(self.threads, self.busy)
-        frame = self._take_frame(program)
+        hold, crew = Hold(), None
         try:
+            crew = gang(program.image) if self.threads > 1 and can_gang() else None
+            block = self._block(crew, hold) if crew else 0
+            frame = self._take_frame(program, hold)
             run = Run(program, frame, binding, arrays, self._lenders, out or {}, seconds)
-            return run_segments(run, crew.block if crew is not None and held else 0, stamps)
+            return run_segments(run, block, stamps)
         finally:
-            self._return_frame(frame)
-            if crew is not None and held:
-                crew.release()
-
-    def _run_gang(
-        self, program: Program, binding: Binding, addresses: list[int], stamps: int
-    ) -> None:
-        crew = gang(program.image)
-        if not crew.acquire(self.threads, self.busy):
-            self._run_frame(program, binding, addresses, 0, stamps)
-            return
-        try:
-            self._run_frame(program, binding, addresses, crew.block, stamps)
-        finally:
-            crew.release()
+            hold.over = True
+            self._give_back(crew, hold)
 
     def _run_frame(
-        self, program: Program, binding: Binding, addresses: list[int], block: int, stamps: int
+        self, program: Program, binding: Binding, addresses: list[int], stamps: int
     ) -> None:
-        frame = self._take_frame(program)
+        hold, crew = Hold(), None
         try:
-            frame.run(binding, addresses, block, stamps)
+            alone = self.threads == 1 or binding.is_tiny or not can_gang()
+            crew = None if alone else gang(program.image)
+            block = self._block(crew, hold) if crew else 0
+            self._take_frame(program, hold).run(binding, addresses, block, stamps)
         finally:
-            self._return_frame(frame)
+            hold.over = True
+            if crew or len(self._living) > 1:
+                self._give_back(crew, hold)
+
+    def _block(self, crew: Gang, hold: Hold) -> int:
+        """The address of the gang, which `hold` then has; 0 where the call is to run alone."""
+        return crew.block if crew.acquire(hold, self.threads, self.busy) else 0
+
+    def _give_back(self, crew: Gang | None, hold: Hold) -> None:
+        """Tell those who wait that the call is over, and let go of what has not been needed lately."""
+        if crew is not None:
+            crew.release(hold)
+        if len(self._living) > 1:
+            self._drop_frame()
 
     def _check_out(self, out: Mapping[str, Array], binding: Binding, arrays: list[Array]) -> None:
         self._wanted(list(out))
@@ -343,33 +347,36 @@ class Executable:
                 check_out(info, out[info.name], shape)
         check_overlap(out, arrays)
 
-    def _take_frame(self, program: Program) -> Frame:
-        """A frame of this call's own."""
-        try:
-            return self._frames.pop()
-        except IndexError:
-            frame = Frame(program, self.threads)
-            self._living.add(frame)
+    def _take_frame(self, program: Program, hold: Hold) -> Frame:
+        """A frame of this call's own: the one used last, if no other call has it."""
+        frame = self._recent
+        if frame is not None and frame.claim(hold):
+            if len(self._living) > 1:
+                frame.last_used = time.monotonic()
             return frame
-
-    def _return_frame(self, frame: Frame) -> None:
-        """Keep the frame; of several idle ones the oldest goes once no call has needed it lately."""
-        if frame not in self._living:
-            return  # closed meanwhile
-        frames = self._frames
-        frame.last_used = now = time.monotonic()
-        frames.append(frame)
-        if len(frames) == 1:
-            return
-        try:
-            oldest = frames.popleft()
-        except IndexError:
-            return
-        if now - oldest.last_used < _IDLE_SECONDS:
-            frames.appendleft(oldest)
+        for frame in sorted(self._living, key=_last_used, reverse=True):
+            if frame.claim(hold):
+                break
         else:
-            self._living.discard(oldest)
-            self._trim()
+            frame = Frame(program, self.threads, hold)
+            self._living.add(frame)
+        frame.last_used = time.monotonic()
+        self._recent = frame
+        return frame
+
+    def _drop_frame(self) -> None:
+        """Of several idle frames the oldest goes once no call has needed it lately."""
+        idle = [frame for frame in tuple(self._living) if frame.holder.over]
+        oldest = min(idle, key=_last_used, default=None)
+        if oldest is None or len(idle) < 2 or time.monotonic() - oldest.last_used < _IDLE_SECONDS:
+            return
+        hold = Hold()
+        try:
+            if oldest.claim(hold):
+                self._living.discard(oldest)
+                self._trim()
+        finally:
+            hold.over = True
 
     def _trim(self) -> None:
         for lender in self._lenders:
@@ -381,6 +388,10 @@ class Executable:
             # Another thread may have dropped it meanwhile.
             bindings.pop(next(iter(bindings.copy())), None)
         bindings[binding.inputs] = binding
+
+
+def _last_used(frame: Frame) -> float:
+    return frame.last_used
 
 
 def checked_threads(threads: int) -> int:

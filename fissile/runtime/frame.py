@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fissile.runtime.bind import Binding
+from fissile.runtime.hold import Claimed, Hold
 from fissile.runtime.memory import Arena, Bytes, Words, address_of, aligned_words
 from fissile.runtime.program import Program
 from fissile.runtime.vendor import Evaluator
@@ -20,10 +21,14 @@ _LINE_WORDS = 8
 _KEPT_SHAPES = 32
 
 
-class Frame:
-    """State of one call: `run(binding, inputs, outputs, gang)` with addresses."""
+class Frame(Claimed):
+    """State of one call: `run(binding, inputs, outputs, gang)` with addresses.
 
-    def __init__(self, program: Program, threads: int) -> None:
+    hold: that of the first call that uses it.
+    """
+
+    def __init__(self, program: Program, threads: int, hold: Hold) -> None:
+        self.holder = hold
         plan = program.plan
         lines = 2 * plan.width * threads
         self._program = program
@@ -81,6 +86,8 @@ class Frame:
         self.reserve(binding)
         for index, address in enumerate(inputs, 2):
             self._bases[index] = address
+        for index in range(len(self._program.plan.outputs)):
+            self.place_output(index, 0)  # not those of the call before
         self._context[_GANG] = gang
         self._context[_STAMPS] = stamps
         return self._slots[binding][1]

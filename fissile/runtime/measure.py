@@ -33,6 +33,7 @@ from fissile.runtime.alone import Alone, alone_of, placed, touch_far
 from fissile.runtime.bind import Binding, bind_extents
 from fissile.runtime.executable import Executable, load
 from fissile.runtime.frame import Frame
+from fissile.runtime.hold import Hold
 from fissile.runtime.memory import address_of, aligned_empty
 from fissile.runtime.plan import TensorInfo
 from fissile.runtime.profile import launch_seconds
@@ -250,12 +251,15 @@ def _prepare(
     else:
         results = [aligned_empty(shape, info.dtype)[0] for shape, info in outputs]
     addresses = [address_of(array) for array in (*arrays, *results)]
-    frame = Frame(program, request.threads)
+    frame = Frame(program, request.threads, Hold())
     block = 0
     if request.threads > 1:
         crew = gang(program.image)
-        crew.acquire(request.threads, "wait")
-        crew.release()
+        hold = Hold()
+        try:
+            crew.acquire(hold, request.threads, "wait")
+        finally:
+            crew.release(hold)
         block = crew.block
 
     def run(row: int, keep: Any = (arrays, results)) -> None:

@@ -73,9 +73,11 @@ class Arena:
         """Like `reserve`, but what is there stays; the old memory lives as long as somebody has a view of it."""
         old = self.memory
         if size > self.size and old is not None:
-            self.memory = _pages(max(size, int(self.size * GROWTH)))
-            self.memory[: len(old)] = old
-            self.size, self.address = len(self.memory), address_of(self.memory)
+            memory = _pages(max(size, int(self.size * GROWTH)))
+            memory[: len(old)] = old
+            address, length = address_of(memory), len(memory)
+            # Nothing comes between these stores: the address is always that of the memory.
+            self.memory, self.address, self.size = memory, address, length
         return self.reserve(size)
 
     def reserve(self, size: int) -> int:

@@ -16,6 +16,7 @@ from typing import Literal
 
 from fissile.errors import BusyError
 from fissile.options import environment
+from fissile.runtime.hold import Hold
 from fissile.runtime.image import Image, syscall_address
 from fissile.runtime.memory import address_of, aligned_words
 
@@ -24,6 +25,7 @@ Busy = Literal["wait", "solo", "error"]
 SPIN_SECONDS = 50e-6
 CALIBRATION_SECONDS = 1e-3
 MAX_THREADS = 1000
+_LOOK_SECONDS = 0.05  # after which who waits looks whether it is their turn
 _FUTEX_NUMBERS = {"x86_64": 202, "aarch64": 98}
 # words of the gang block, see codegen/support/gang.ll
 _GANG_WORDS = 64
@@ -77,37 +79,49 @@ class Gang:
         self.words[_SYSCALL] = syscall_address()
         self.words[_FUTEX] = _FUTEX_NUMBERS[os.uname().machine]
         self.workers: list[threading.Thread] = []
-        self.mutex = threading.Lock()
-        self.taken = False
-        self.queue: deque[threading.Lock] = deque()
+        # A signal handler may call while its own thread is in here: it then runs to its end first.
+        self.mutex = threading.RLock()
+        self.owner: Hold | None = None
+        self.queue: deque[Hold] = deque()
 
-    def acquire(self, threads: int, busy: Busy) -> bool:
-        """Take the gang; False if it is taken and busy="solo"; BusyError if busy="error"."""
+    def acquire(self, hold: Hold, threads: int, busy: Busy) -> bool:
+        """Take the gang for `hold`, until that is over. BusyError if it is taken and busy="error".
+
+        False if it is taken and busy="solo", and for a call inside a call of the same thread, which would wait for
+        itself.
+        """
+        hold.thread = threading.get_ident()
         with self.mutex:
-            if not self.taken:
-                self.taken = True
-                gate = None
+            self._advance()
+            if any(h.thread == hold.thread and not h.over for h in (self.owner, *self.queue) if h):
+                return False
+            if self.owner is None:
+                self.owner = hold
             elif busy == "wait":
-                gate = threading.Lock()
-                gate.acquire()
-                self.queue.append(gate)
+                hold.gate = threading.Lock()
+                hold.gate.acquire()
+                self.queue.append(hold)
+                self._advance()
             elif busy == "solo":
                 return False
             else:
                 raise _busy()
-        if gate is not None:
-            self._wait(gate)
+        while self.owner is not hold:
+            # Who was interrupted in `release` has woken nobody.
+            if hold.gate is not None:
+                hold.gate.acquire(timeout=_LOOK_SECONDS)
+            with self.mutex:
+                self._advance()
         if len(self.workers) < threads - 1:
             self._hire(threads - 1)
         return True
 
-    def release(self) -> None:
-        """Hand the gang to the caller who has waited longest."""
-        with self.mutex:
-            if self.queue:
-                self.queue.popleft().release()
-            else:
-                self.taken = False
+    def release(self, hold: Hold) -> None:
+        """Hand the gang to the caller who has waited longest; nothing, if `hold` never had it."""
+        hold.over = True
+        if self.queue:
+            with self.mutex:
+                self._advance()
 
     def dismiss(self) -> None:
         """Send the workers home and wait for them; the gang must be idle."""
@@ -116,29 +130,35 @@ class Gang:
             worker.join()
         self.workers.clear()
 
-    def _wait(self, gate: threading.Lock) -> None:
-        try:
-            gate.acquire()
-        except BaseException:
-            with self.mutex:
-                still_queued = gate in self.queue
-                if still_queued:
-                    self.queue.remove(gate)
-            if not still_queued:
-                self.release()
-            raise
+    def _advance(self) -> None:
+        """Where the owner's call is over, the first in the queue whose call is not is the owner."""
+        while self.owner is not None and self.owner.over:
+            while self.queue and self.queue[0].over:
+                self.queue.popleft()
+            if not self.queue:
+                self.owner = None
+                return
+            self.owner = self.queue[0]  # while it is still in the queue, so that it is nowhere lost
+            gate = self.queue.popleft().gate
+            if gate is not None:
+                gate.release()
 
     def _hire(self, count: int) -> None:
         """Start workers up to `count`. With fewer than asked for, a job still completes."""
         while len(self.workers) < count:
             name = f"fissile-{len(self.workers) + 1}"
             worker = threading.Thread(target=self._work, name=name, daemon=True)
+            self.workers.append(worker)
             try:
                 worker.start()
             except RuntimeError:
                 # The system has no thread left: those who are there share the work.
+                self.workers.remove(worker)
                 break
-            self.workers.append(worker)
+            except BaseException:
+                if worker.ident is None:
+                    self.workers.remove(worker)
+                raise
         crowded = count + 1 > allowed_cpus()
         self.words[_SPIN] = 0 if crowded else int(SPIN_SECONDS * self.ticks_per_second)
 

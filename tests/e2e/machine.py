@@ -32,6 +32,7 @@ from fissile.codegen.worker import Machine, compile_text, read_frame, target_mac
 from fissile.ir.graph import Graph
 from fissile.ir.loop import Function
 from fissile.options import Options
+from fissile.runtime.hold import Hold
 from fissile.runtime.image import Image
 from fissile.runtime.threads import Gang
 from fissile.runtime.weights import layout
@@ -283,13 +284,13 @@ class _Server:
         assert self.held is not None
         assert self.gang is not None
         call = _Call(self.held, head, data)
-        if head["threads"] > 1:
-            self.gang.acquire(head["threads"], "wait")
+        hold = Hold()
         try:
+            if head["threads"] > 1:
+                self.gang.acquire(hold, head["threads"], "wait")
             call.run(self.gang.block if head["threads"] > 1 else 0)
         finally:
-            if head["threads"] > 1:
-                self.gang.release()
+            self.gang.release(hold)
         return call.answer()
 
 

@@ -117,18 +117,22 @@ answer([len(right), bool(all(right)), threading.active_count()])
 def test_waiting_callers_are_served_in_order(child: Any) -> None:
     text = """
 import threading, time
+from fissile.runtime.hold import Hold
 from fissile.runtime.threads import gang
 exe = load(TOYS + "/rows.fsl", threads=2)
 exe.run(rows_feeds(20))
 crew = gang(exe.program.image)
-crew.acquire(2, "wait")
+first = Hold()
+first.thread = 0  # not this one, which would be a call inside a call
+crew.acquire(first, 2, "wait")
 order = []
 
 
 def wait(i):
-    crew.acquire(2, "wait")
+    mine = Hold()
+    crew.acquire(mine, 2, "wait")
     order.append(i)
-    crew.release()
+    crew.release(mine)
 
 
 for i in range(5):
@@ -143,7 +147,7 @@ try:
     error.run(feeds)
 except RuntimeError as problem:
     code = problem.code
-crew.release()
+crew.release(first)
 while len(order) < 5: time.sleep(0.001)
 answer([order, solo_right, tiny_right, code, rows_right(feeds, error.run(feeds))])
 """
