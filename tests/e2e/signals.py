@@ -28,8 +28,8 @@ from fissile import pipeline
 from fissile.errors import CompileError
 from fissile.runtime.executable import Executable
 from fissile.runtime.threads import gang
-from tests.e2e.backend import compiling_here
 from tests.e2e.foreign_checks import chosen, model, some
+from tests.e2e.here import compiling_here
 
 Array = npt.NDArray[Any]
 SECONDS = 300  # after which a child that hangs says where
