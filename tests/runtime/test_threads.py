@@ -123,8 +123,8 @@ exe = load(TOYS + "/rows.fsl", threads=2)
 exe.run(rows_feeds(20))
 crew = gang(exe.program.image)
 first = Hold()
-first.thread = 0  # not this one, which would be a call inside a call
 crew.acquire(first, 2, "wait")
+first.thread = 0  # not this one, which would be a call inside a call
 order = []
 
 
