@@ -26,8 +26,9 @@ from fissile.fission.build import (
     window,
 )
 from fissile.fission.table import Call, Refusal, fission
+from fissile.ir.dim import equal, exact_div, product
 from fissile.ir.graph import Node
-from fissile.ir.primitive import cast
+from fissile.ir.primitive import RESHAPE, cast
 
 
 def per_channel(parameter: Node, x: Node) -> Node:
@@ -82,8 +83,27 @@ def _training(
 @fission("InstanceNormalization")
 def instance_normalization(call: Call, x: Node, scale: Node, bias: Node) -> Node:
     """Each map of each sample normalized, then scaled and shifted by channel."""
-    y, _, _ = normalized(x, range(2, x.type.rank), call.attr("epsilon", 1e-5))
-    return add(mul(y, per_channel(scale, x)), per_channel(bias, x))
+    apart = _channels_apart(x)
+    y, _, _ = normalized(apart, range(2, apart.type.rank), call.attr("epsilon", 1e-5))
+    return reshape(add(mul(y, per_channel(scale, y)), per_channel(bias, y)), x.shape)
+
+
+def _channels_apart(x: Node) -> Node:
+    """x as [N, C, part, D1, ..] where it is [N, C * part, D1, ..] with channels and places merged; else x.
+
+    Exporters write a group normalization as the instance normalization of such a merged tensor. Its channels and
+    places lie apart wherever the network runs channels-last, so that every access of the merged axis would divide.
+    """
+    if x.primitive is not RESHAPE or x.type.rank < 3:
+        return x
+    whole = x.inputs[0].shape
+    groups = x.shape[1]
+    if len(whole) < 3 or whole[0] != x.shape[0] or not (type(groups) is type(whole[1]) is int):
+        return x
+    part = exact_div(whole[1], groups) if groups else None
+    if part is None or equal(product((part, *whole[2:])), product(x.shape[2:])) is not True:
+        return x
+    return reshape(x.inputs[0], (whole[0], groups, part, *whole[2:]))
 
 
 @fission("GroupNormalization")
