@@ -20,9 +20,11 @@ from fissile.errors import ModelError, Place, UnsupportedError
 from fissile.fission.build import constant_of
 from fissile.fission.control import CONTROL, compared_extents
 from fissile.fission.foreign import Foreigners, foreign_nodes
+from fissile.fission.least import Least, Shortage, check_least
 from fissile.fission.sequence import is_sequence, sequential
 from fissile.fission.table import Call, Refusal, Result, Row, lookup
 from fissile.fission.values import symbolic
+from fissile.frontend.extents import dim_of
 from fissile.frontend.function import function_body
 from fissile.frontend.operator_graph import Extents, Operator, OperatorGraph, Value
 from fissile.ir.dim import (
@@ -32,7 +34,6 @@ from fissile.ir.dim import (
     lower_bound,
     max_,
     min_,
-    parse,
     product,
     symbol,
     symbols,
@@ -72,6 +73,9 @@ class _Walk:
 
     equals: bool = False  # of two branches that fit, take the one for equal extents
     opened: list[str] = field(default_factory=list)  # Ifs of which two branches fit
+    # least: of free extents, where all that is walked must run; leaves: initializers of an earlier walk
+    least: Mapping[str, int] = field(default_factory=dict)
+    leaves: Mapping[str, Node | None] = field(default_factory=dict)
 
     def marks(self) -> tuple[int, int, int, int]:
         """How much has been found: problems, guards, operators in Python, extents that these decide."""
@@ -178,21 +182,36 @@ def _subsets(names: Sequence[str]) -> Iterable[tuple[str, ...]]:
 def _walk_with(
     operators: OperatorGraph,
     foreign: bool,
-    fixed: Mapping[str, int],
+    fixed: Mapping[str, DimLike],
     apart: list[DimLike],
     opened: list[str],
     equals: bool = False,
 ) -> _Walk:
-    inputs = tuple(_input(value, fixed) for value in operators.inputs)
-    walk = _Walk({v.name: node for v, node in zip(operators.inputs, inputs, strict=True)})
-    walk = replace(walk, apart=apart, declared=operators.shapes, equals=equals, opened=opened)
-    if foreign:
+    """A walk; begun anew whenever an operator says that a free extent is larger than it was taken to be."""
+    least: dict[str, Least] = {}
+    leaves: dict[str, Node | None] = {}
+    while True:
+        apart.clear()
+        opened.clear()
+        known = dict(fixed) | {name: found.extent() for name, found in least.items()}
+        inputs = tuple(_input(value, known) for value in operators.inputs)
+        walk = _Walk({v.name: node for v, node in zip(operators.inputs, inputs, strict=True)})
+        walk = replace(walk, apart=apart, declared=operators.shapes, equals=equals, opened=opened)
+        walk.leaves = leaves
+        walk.guards.extend(found.guard() for found in least.values())
         names = {s for node in inputs for s in mentioned(node)}
-        ranks = {o.name: len(o.shape) for o in operators.outputs if o.shape is not None}
-        walk.foreign = Foreigners(symbols=names, ranks=ranks)
-    _run(walk, operators, [o.name for o in operators.outputs])
-    _check_sizes(walk.origins, inputs)
-    return walk
+        walk.least = {name: least[name].number if name in least else 0 for name in names}
+        if foreign:
+            ranks = {o.name: len(o.shape) for o in operators.outputs if o.shape is not None}
+            walk.foreign = Foreigners(symbols=names, ranks=ranks)
+        try:
+            _run(walk, operators, [o.name for o in operators.outputs])
+        except Shortage as found:
+            least[found.least.name] = found.least
+            leaves = {name: walk.values[name] for name in operators.initializers}
+            continue
+        _check_sizes(walk.origins, inputs)
+        return walk
 
 
 def _check_sizes(origins: Mapping[Node, Sequence[str]], inputs: Iterable[Node]) -> None:
@@ -224,7 +243,7 @@ def _unsupported(problems: Iterable[Place]) -> UnsupportedError:
 # ---- inputs --------------------------------------------------------------------------------------
 
 
-def _input(value: Value, fixed: Mapping[str, int]) -> Node:
+def _input(value: Value, fixed: Mapping[str, DimLike]) -> Node:
     try:
         of = dtype(value.dtype)
     except KeyError:
@@ -245,13 +264,7 @@ def _input(value: Value, fixed: Mapping[str, int]) -> Node:
 def _extent(value: Value, axis: int, declared: int | str | None) -> DimLike:
     if isinstance(declared, int):
         return declared
-    text = (declared or f"{value.name}:{axis}").replace("`", "'")
-    if declared is not None and any(sign in text for sign in "+*/%()"):
-        try:
-            return parse(text)
-        except (ValueError, ZeroDivisionError):
-            return symbol(text)
-    return symbol(text)
+    return symbol(f"{value.name}:{axis}".replace("`", "'")) if declared is None else dim_of(declared)
 
 
 # ---- the walk ------------------------------------------------------------------------------------
@@ -259,7 +272,7 @@ def _extent(value: Value, axis: int, declared: int | str | None) -> DimLike:
 
 def _run(walk: _Walk, graph: OperatorGraph, outputs: Iterable[str]) -> None:
     for name, array in graph.initializers.items():
-        walk.values[name] = _leaf(walk, name, array)
+        walk.values[name] = walk.leaves.get(name) or _leaf(walk, name, array)
     wanted = _live(graph, outputs)
     for operator in graph.operators:
         if any(name in wanted for name in operator.outputs):
@@ -374,6 +387,7 @@ def _split(walk: _Walk, operator: Operator, inputs: Results) -> Results:
         results = _called(row, call, inputs)
     finally:
         walk.apart.extend(call.apart)
+    check_least(call.least, walk.least)
     walk.guards.extend(call.guards)
     results = tuple(_folded(node, inputs) for node in results)
     absent = [n for n in operator.outputs[len(results) :] if n]

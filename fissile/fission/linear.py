@@ -83,6 +83,8 @@ def convolve(call: Call, x: Node, w: Node, fill: int = 0) -> Node:
     """x [N, C, spatial..] by w [O, C / groups, taps..]: the sum alone, channels last."""
     taps = call.attr("kernel_shape") or _numbers(w.shape[2:])
     g = geometry(call, x.shape[2:], taps)
+    for extent, low, high, span in zip(x.shape[2:], g.low, g.high, g.spans, strict=True):
+        call.demand_at_least(extent + low + high, span, "the padded extent")
     rows = pad(channels_last(x), around(g.low), around(g.high), fill)
     kernel = transpose(w, (*range(2, w.type.rank), 1, 0))
     groups = call.attr("group", 1)

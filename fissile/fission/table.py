@@ -28,13 +28,15 @@ class Call:
     """One operator being split: its attributes, and the demands its shapes make on a call.
 
     declared: the shape that the model says its first output has, if any; nothing has checked that.
-    apart: extents that are taken not to be 1 because nothing says otherwise.
+    apart: extents that are taken not to be 1 because nothing says otherwise. least: (extent, the least number of it
+    that the operator takes, why).
     """
 
     operator: Operator
     declared: Extents | None = None
     guards: list[Guard] = field(default_factory=list)
     apart: list[DimLike] = field(default_factory=list)
+    least: list[tuple[DimLike, int, str]] = field(default_factory=list)
 
     def attr(self, name: str, default: Any = None) -> Any:
         """The attribute called `name`, or `default`."""
@@ -67,6 +69,12 @@ class Call:
         """Let a call fail clearly unless `extent` <= `most`."""
         if less_equal(extent, most) is not True:
             self.demand(max_(extent - most, 0), 0, f"{what} {extent} must be {most} at most")
+
+    def demand_at_least(self, extent: DimLike, least: int, what: str) -> None:
+        """Let a call fail clearly unless `extent` >= `least`; where that is a bound of a free extent, it is known."""
+        text = f"{what} {extent} must be at least {least}"
+        self.least.append((extent, least, f"{self.operator.where}: {text}"))
+        self.demand(max_(least - extent, 0), 0, text)
 
     def natural(self, extent: DimLike) -> DimLike:
         """max(extent, 0)."""

@@ -40,7 +40,8 @@ def test_a_group_is_normalized_where_its_channels_and_places_lie_apart(
     model = grouped(groups, sides)
     graph = fission(read_model(model))
     sums = [n for n in canonicalize(graph).graph.nodes() if n.name == "reduce_sum"]
-    assert sums and all(len(n.attr("axes")) >= len(sides) for n in sums)
+    assert sums
+    assert all(len(n.attr("axes")) >= len(sides) for n in sums)
     for batch, extent in ((1, 5), (3, 2), (2, 1)):
         size = (batch, 12, *(extent + k for k in range(len(sides))))
         feeds = {
