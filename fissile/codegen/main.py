@@ -17,17 +17,19 @@ from fissile.ir.dim import (
     Dim,
     DimLike,
     FloorDiv,
-    Max,
     Min,
     Mod,
     Symbol,
+    Truncated,
     max_,
     min_,
     solve,
     symbols,
     terms,
 )
-from fissile.ir.dtype import INT64
+from fissile.ir.dim_float import LARGEST, fold
+from fissile.ir.dim_terms import Atom
+from fissile.ir.dtype import FLOAT64, INT64
 from fissile.ir.graph import Graph, Guard, Node, plain_symbol
 
 ARENA, WEIGHTS, FIRST_INPUT = 0, 1, 2
@@ -355,9 +357,11 @@ def dim_expr(d: DimLike, names: Mapping[str, L.Expr]) -> L.Expr:
     return result
 
 
-def _atom_expr(atom: Symbol | FloorDiv | Mod | Min | Max, names: Mapping[str, L.Expr]) -> L.Expr:
+def _atom_expr(atom: Atom, names: Mapping[str, L.Expr]) -> L.Expr:
     if isinstance(atom, Symbol):
         return names[atom.name]
+    if isinstance(atom, Truncated):
+        return _truncated_expr(atom, names)
     if isinstance(atom, FloorDiv):
         return L.quotient(dim_expr(atom.num, names), dim_expr(atom.den, names))
     if isinstance(atom, Mod):
@@ -368,6 +372,21 @@ def _atom_expr(atom: Symbol | FloorDiv | Mod | Min | Max, names: Mapping[str, L.
     for value in values[1:]:
         result = _extremum(name, result, value)
     return result
+
+
+def _truncated_expr(atom: Truncated, names: Mapping[str, L.Expr]) -> L.Expr:
+    """The steps in machine floats; NaN is 0, and what is too large for an extent is cut."""
+    value = fold(
+        atom.steps,
+        [dim_expr(a, names) for a in atom.args],
+        lambda number: L.const(number, FLOAT64),
+        L.cast,
+        L.op,
+    )
+    low, high = L.const(-float(LARGEST), value.dtype), L.const(float(LARGEST), value.dtype)
+    cut = L.op("min", L.op("max", value, low), high)
+    is_number = L.op("eq", value, value)
+    return L.cast(L.op("select", is_number, cut, L.const(0.0, value.dtype)), INT64)
 
 
 def _extremum(name: str, a: L.Expr, b: L.Expr) -> L.Expr:

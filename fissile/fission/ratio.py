@@ -13,7 +13,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from fissile.ir.dim import Dim, DimLike, ceildiv, lower_bound
+from fissile.ir.dim import Dim, DimLike, ceildiv
+from fissile.ir.dim_logic import quotient
 from fissile.ir.dtype import DType
 from fissile.ir.graph import Node, make
 from fissile.ir.primitive import CAST, EXTENTS, PRIMITIVES, cast, constant, constant_value
@@ -56,11 +57,8 @@ class Ratio:
         return Ratio(ceildiv(self.num, self.den))
 
     def trunc(self) -> DimLike:
-        """Rounded towards zero, where the sign is known."""
-        low = lower_bound(self.num)
-        if low is None or low < 0:
-            raise NoRatio
-        return self.num // self.den
+        """Rounded towards zero."""
+        return quotient(self.num, self.den)
 
 
 def _ratio(num: DimLike, den: int) -> Ratio:

@@ -33,26 +33,33 @@ from fissile.fission.build import (
     reshape,
     same,
     select,
+    slice_axis,
     sub,
 )
+from fissile.fission.real import applied
+from fissile.fission.real import extent as extent_real
+from fissile.fission.real import number as real_number
 from fissile.fission.table import Call, Refusal, fission
-from fissile.fission.values import known_floats, known_list
+from fissile.fission.values import known_floats, known_list, known_reals
 from fissile.ir.dim import Dim, DimLike
 from fissile.ir.dtype import FLOAT32, INT64
 from fissile.ir.graph import Node
-from fissile.ir.primitive import cast
+from fissile.ir.primitive import cast, constant_value
 
 _DYADIC = 1 << 10
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis to resize: extents before and after, the scale (None: their quotient), the region of a crop."""
+    """One axis to resize: extents before and after, the scale (None: their quotient), the region of a crop.
+
+    A scale that is computed from extents is a node of rank 0.
+    """
 
     place: int
     before: DimLike
     after: DimLike
-    scale: float | None
+    scale: float | Node | None
     region: tuple[float, float]
 
     @property
@@ -64,19 +71,19 @@ class Axis:
 @fission("Upsample", since=7)
 def upsample_by_attributes(call: Call, x: Node) -> Node:
     """Resize with asymmetric coordinates."""
-    return _resized(call, x, _scaled(x, call.attr("scales")), "asymmetric", "floor")
+    return _resized(call, x, _scaled(x, constant_of(np.array(call.attr("scales"), np.float32))), "asymmetric", "floor")
 
 
 @fission("Upsample", since=9)
 def upsample(call: Call, x: Node, scales: Node) -> Node:
     """Resize with asymmetric coordinates."""
-    return _resized(call, x, _scaled(x, known_floats(scales, "scales")), "asymmetric", "floor")
+    return _resized(call, x, _scaled(x, scales), "asymmetric", "floor")
 
 
 @fission("Resize", since=10)
 def resize_before_11(call: Call, x: Node, scales: Node) -> Node:
     """Resize with asymmetric coordinates."""
-    return _resized(call, x, _scaled(x, known_floats(scales, "scales")), "asymmetric", "floor")
+    return _resized(call, x, _scaled(x, scales), "asymmetric", "floor")
 
 
 @fission("Resize", since=11)
@@ -99,33 +106,53 @@ def resize(
     if sizes is not None and sizes.shape != (0,):
         plan = _sized(call, x, list(axes), known_list(sizes, "the sizes of a Resize"), regions)
     else:
-        plan = _scaled(x, known_floats(scales, "scales"), list(axes), regions)
+        plan = _scaled(x, scales, list(axes), regions)
     return _resized(call, x, plan, mode, call.attr("nearest_mode", "round_prefer_floor"))
 
 
 def _scaled(
     x: Node,
-    scales: Sequence[float],
+    scales: Node | None,
     axes: Sequence[int] | None = None,
     regions: Sequence[tuple[float, float]] | None = None,
 ) -> list[Axis]:
     places = list(range(x.type.rank)) if axes is None else axes
     areas = [(0.0, 1.0)] * len(places) if regions is None else regions
+    if scales is not None and constant_value(scales) is None:
+        return _scaled_by_extents(x, scales, places, areas)
     return [
         Axis(a, x.shape[a], _times(x.shape[a], s, r), s, r)
-        for a, s, r in zip(places, scales, areas, strict=True)
+        for a, s, r in zip(places, known_floats(scales, "scales"), areas, strict=True)
     ]
+
+
+def _scaled_by_extents(
+    x: Node, scales: Node, places: Sequence[int], areas: Sequence[tuple[float, float]]
+) -> list[Axis]:
+    """The axes where the scales are computed from extents."""
+    factors = known_reals(scales)
+    if factors is None or any(area != (0.0, 1.0) for area in areas):
+        raise Refusal("the scales depend on the data")
+    plan: list[Axis] = []
+    for k, (a, factor) in enumerate(zip(places, factors, strict=True)):
+        after = applied("mul", extent_real(x.shape[a], FLOAT32), factor).truncated()
+        scale: float | Node = reshape(slice_axis(scales, 0, k, 1), ())
+        if factor.value is not None:
+            scale = factor.value
+        plan.append(Axis(a, x.shape[a], after, scale, areas[k]))
+    return plan
 
 
 def _times(extent: DimLike, scale: float, region: tuple[float, float]) -> DimLike:
     """floor(extent * (end - start) * scale), in float32: exporters mean 7 by 0.7 of 10, which exactly is less."""
+    part = np.float32(region[1]) - np.float32(region[0])
     if not isinstance(extent, Dim):
-        part = np.float32(region[1]) - np.float32(region[0])
         return math.floor(np.float32(extent) * part * np.float32(scale))
     exact = Fraction(scale)
-    if exact.denominator > _DYADIC or region != (0.0, 1.0):
-        raise Refusal(f"the scale {scale:g} of an extent not known has no exact product")
-    return extent * exact.numerator // exact.denominator
+    if exact.denominator <= _DYADIC and part == 1:
+        return extent * exact.numerator // exact.denominator
+    whole = applied("mul", extent_real(extent, FLOAT32), real_number(float(part), FLOAT32))
+    return applied("floor", applied("mul", whole, real_number(scale, FLOAT32))).truncated()
 
 
 def _sized(
@@ -183,6 +210,8 @@ def _resized(call: Call, x: Node, plan: Sequence[Axis], mode: str, nearest: str)
 
 
 def _scale_of(axis: Axis) -> float:
+    if isinstance(axis.scale, Node):
+        raise Refusal("a scale that depends on extents, of an extent that does not")
     return number(axis.after) / number(axis.before) if axis.scale is None else axis.scale
 
 
@@ -215,7 +244,10 @@ def _symbolic_coordinates(axis: Axis, mode: str) -> Node:
     """The same as a float32 vector computed from iota."""
     i = iota(axis.after, FLOAT32)
     n, m = extent_scalar(axis.before, FLOAT32), extent_scalar(axis.after, FLOAT32)
-    scale = div(m, n) if axis.scale is None else const(axis.scale, i)
+    if axis.scale is None:
+        scale = div(m, n)
+    else:
+        scale = axis.scale if isinstance(axis.scale, Node) else const(axis.scale, i)
     half, unit = const(0.5, i), const(1, i)
     if mode == "align_corners":
         steps = apply("max", sub(m, unit), unit)
@@ -285,7 +317,7 @@ def _whole_factor(axis: Axis, mode: str, rounding: str) -> int | None:
         places = np.clip(_ROUND[rounding](_coordinates(axis, mode)), 0, n - 1)
         return m // n if np.array_equal(places, np.arange(m) // (m // n)) else None
     if (
-        axis.scale is None
+        not isinstance(axis.scale, float | int)
         or axis.scale != int(axis.scale)
         or mode in ("align_corners", "tf_crop_and_resize")
     ):

@@ -25,7 +25,7 @@ from fissile.fission.build import (
     reshape,
 )
 from fissile.fission.table import Call, Refusal, fission
-from fissile.fission.values import known, known_list, node_of, objects
+from fissile.fission.values import known, known_list, known_wholes, node_of, objects
 from fissile.ir.dim import Dim, DimLike, ceildiv, product
 from fissile.ir.dtype import INT64
 from fissile.ir.graph import Node
@@ -72,7 +72,7 @@ def ramp(call: Call, start: Node, limit: Node, delta: Node) -> Node:
             n, dtype=np.float64 if start.dtype.is_float else object
         )
         return constant_of(np.asarray(ramp_values).astype(start.dtype.numpy))
-    ends = [known(x) for x in (start, limit, delta)]
+    ends = [known(x) if x.dtype.is_integer else known_wholes(x) for x in (start, limit, delta)]
     if any(end is None for end in ends):
         raise Refusal("the length of a Range depends on the data")
     first, last, step = (end.item() for end in ends if end is not None)

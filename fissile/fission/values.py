@@ -15,8 +15,10 @@ import numpy as np
 
 from fissile.fission.build import dtype_of_onnx
 from fissile.fission.ratio import NoRatio, Ratio, node_of_ratios, ratios
+from fissile.fission.real import Real, reals
 from fissile.fission.table import Call, Refusal
-from fissile.ir.dim import Dim, DimLike, equal, less_equal, lower_bound, max_, min_
+from fissile.ir.dim import Dim, max_, min_
+from fissile.ir.dim_logic import at_most, choice, magnitude, quotient, remainder, same, sign
 from fissile.ir.dtype import BOOL, INT32, INT64, DType
 from fissile.ir.graph import Node, make
 from fissile.ir.primitive import CAST, EXTENTS, cast, constant, constant_value
@@ -26,17 +28,37 @@ _INTEGERS = (INT64, INT32)
 
 
 def known(node: Node | None) -> np.ndarray | None:
-    """The elements of a small tensor of integers or bools as an object array, or None."""
+    """The elements of a small tensor of integers or bools (1 and 0) as an object array, or None."""
     if node is None:
         return None
     array = constant_value(node)
     if array is not None and array.size <= LARGEST and node.dtype in (*_INTEGERS, BOOL):
-        return np.array(array.tolist(), object).reshape(array.shape)
+        whole = array.astype(np.int64) if node.dtype is BOOL else array
+        return np.array(whole.tolist(), object).reshape(array.shape)
     if node.primitive is EXTENTS:
         return objects(node.attr("values")).reshape(node.attr("shape"))
-    if node.primitive is CAST and node.dtype in _INTEGERS:
-        return known(node.inputs[0]) if node.inputs[0].dtype in _INTEGERS else None
+    if node.primitive is CAST and node.dtype in (*_INTEGERS, BOOL):
+        source = node.inputs[0]
+        values = known(source) if source.dtype in (*_INTEGERS, BOOL) else None
+        return _truths(values) if values is not None and node.dtype is BOOL else values
     return None
+
+
+def known_reals(node: Node | None) -> np.ndarray | None:
+    """The elements of a small float tensor as computations on extents, or None."""
+    return None if node is None else reals(node, known, LARGEST)
+
+
+def known_wholes(node: Node) -> np.ndarray | None:
+    """The elements of a small float tensor whose elements are whole numbers made of extents, or None."""
+    found = ratios(node, LARGEST)
+    if found is None or any(r.den != 1 for r in found.reshape(-1)):
+        return None
+    return _mapped(lambda r: r.num, found)
+
+
+def _truths(values: np.ndarray) -> np.ndarray:
+    return _mapped(lambda v: 1 - same(v, 0), values)
 
 
 def objects(values: Any) -> np.ndarray:
@@ -89,6 +111,11 @@ class _Unknown(Exception):
 Meaning = Callable[..., np.ndarray]
 
 
+_TRUTHS = (
+    "And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or", "Xor",
+)  # fmt: skip
+
+
 def _never(call: Call, *arrays: np.ndarray | None) -> np.ndarray:
     raise _Unknown
 
@@ -99,7 +126,7 @@ _MEANINGS: dict[str, Meaning] = {}
 def symbolic(call: Call, inputs: tuple[Node | None, ...]) -> Node | None:
     """The operator's only output when all inputs are known and it is arithmetic on shapes, else None."""
     meaning = _MEANINGS.get(call.operator.type)
-    if meaning is None and call.operator.type in _REAL:
+    if meaning is None and call.operator.type in _REAL:  # of floats alone
         meaning = _never
     if meaning is None or call.operator.domain or not inputs or len(call.operator.outputs) != 1:
         return None
@@ -126,7 +153,6 @@ _REAL: dict[str, Callable[..., Any]] = {
     "Div": np.frompyfunc(lambda a, b: a / b, 2, 1),
     "Floor": np.frompyfunc(lambda a: a.floor(), 1, 1),
     "Ceil": np.frompyfunc(lambda a: a.ceil(), 1, 1),
-    "Cast": np.frompyfunc(lambda a: a.trunc(), 1, 1),
 }
 _MOVES = ("Concat", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze")
 
@@ -136,6 +162,10 @@ def _by_ratios(
 ) -> Node | None:
     """Arithmetic on extents that has gone over to floats: kept exact until it comes back."""
     name = call.operator.type
+    if name == "Cast":
+        to = dtype_of_onnx(call.attr("to"))
+        values = truncated_floats(inputs[0]) if to in _INTEGERS else None
+        return None if values is None else node_of(values, to)
     mixed = [
         a if n is None or not n.dtype.is_float else ratios(n, LARGEST)
         for n, a in zip(inputs, arrays)
@@ -145,17 +175,30 @@ def _by_ratios(
     of = next(n.dtype for n in inputs if n is not None and n.dtype.is_float)
     symbolic_parts = [a for a in mixed if a is not None and _is_symbolic(a)]
     try:
-        if name == "Cast":
-            to = dtype_of_onnx(call.attr("to"))
-            if not symbolic_parts or to not in _INTEGERS:
-                return None
-            return node_of(np.asarray(_REAL[name](mixed[0]), object), to)
         if not symbolic_parts or (name not in _REAL and name not in _MOVES):
             return None
         meaning = _MEANINGS[name] if name in _MOVES else lambda call, *xs: _REAL[name](*xs)
         return node_of_ratios(np.asarray(meaning(call, *mixed), object), of)
     except (NoRatio, _Unknown, Refusal):
         return None
+
+
+def truncated_floats(node: Node | None) -> np.ndarray | None:
+    """The elements of a small float tensor of shape arithmetic, rounded towards zero, or None.
+
+    As quotients of extents where they are such, which prove more; else as the float computation it is.
+    """
+    if node is None or constant_value(node) is not None:
+        return None
+    exact = ratios(node, LARGEST)
+    if exact is not None:
+        return _mapped(Ratio.trunc, exact)
+    found = known_reals(node)
+    return None if found is None else _mapped(Real.truncated, found)
+
+
+def _mapped(function: Callable[[Any], Any], values: np.ndarray) -> np.ndarray:
+    return np.asarray(np.frompyfunc(function, 1, 1)(values), object)
 
 
 def _is_symbolic(values: np.ndarray) -> bool:
@@ -165,7 +208,7 @@ def _is_symbolic(values: np.ndarray) -> bool:
 def _result_type(call: Call, inputs: tuple[Node | None, ...], values: np.ndarray) -> DType:
     if call.operator.type == "Cast":
         of = dtype_of_onnx(call.attr("to"))
-    elif values.size and all(isinstance(v, bool) for v in values.reshape(-1)):
+    elif call.operator.type in _TRUTHS:
         of = BOOL
     else:
         first = inputs[1] if call.operator.type == "Where" else inputs[0]
@@ -178,7 +221,7 @@ def _result_type(call: Call, inputs: tuple[Node | None, ...], values: np.ndarray
 def _fits(values: np.ndarray, of: DType) -> bool:
     numbers = [v for v in values.reshape(-1) if not isinstance(v, Dim)]
     if of is BOOL:
-        return all(isinstance(v, bool) for v in values.reshape(-1))
+        return True
     limits = np.iinfo(of.numpy)
     return all(limits.min <= int(v) <= limits.max for v in numbers)
 
@@ -204,47 +247,21 @@ def _pairwise(function: Callable[[Any, Any], Any]) -> Meaning:
     return meaning
 
 
-def _quotient(a: DimLike, b: DimLike) -> DimLike:
-    """Truncating division, where the signs are known."""
-    if isinstance(a, Dim) or isinstance(b, Dim):
-        low, least = lower_bound(a), lower_bound(b)
-        if low is None or low < 0 or least is None or least < 0:
-            raise _Unknown
-        return a // b
-    return int(math.copysign(1, a) * math.copysign(1, b)) * (abs(a) // abs(b))
-
-
-def _remainder(a: DimLike, b: DimLike) -> DimLike:
-    if isinstance(b, Dim) and (lower_bound(b) or 0) < 1:
-        raise _Unknown
-    return a % b
-
-
-def _claim(verdict: bool | None) -> bool:
-    if verdict is None:
-        raise _Unknown
-    return verdict
-
-
-def _chosen(condition: Any, a: Any, b: Any) -> Any:
-    return a if condition else b
-
-
 for _type, _function in (
     ("Add", lambda a, b: a + b),
     ("Sub", lambda a, b: a - b),
     ("Mul", lambda a, b: a * b),
-    ("Div", _quotient),
-    ("Mod", _remainder),
+    ("Div", quotient),
     ("Min", min_),
     ("Max", max_),
-    ("Equal", lambda a, b: _claim(equal(a, b))),
-    ("LessOrEqual", lambda a, b: _claim(less_equal(a, b))),
-    ("GreaterOrEqual", lambda a, b: _claim(less_equal(b, a))),
-    ("Less", lambda a, b: _claim(less_equal(a + 1, b))),
-    ("Greater", lambda a, b: _claim(less_equal(b + 1, a))),
-    ("And", lambda a, b: a and b),
-    ("Or", lambda a, b: a or b),
+    ("Equal", same),
+    ("LessOrEqual", at_most),
+    ("GreaterOrEqual", lambda a, b: at_most(b, a)),
+    ("Less", lambda a, b: at_most(a + 1, b)),
+    ("Greater", lambda a, b: at_most(b + 1, a)),
+    ("And", min_),
+    ("Or", max_),
+    ("Xor", lambda a, b: 1 - same(a, b)),
 ):
     _meaning(_type)(_pairwise(_function))
 
@@ -254,21 +271,30 @@ def _identity(call: Call, x: np.ndarray) -> np.ndarray:
     return x
 
 
-@_meaning("Neg")
-def _neg(call: Call, x: np.ndarray) -> np.ndarray:
-    return np.asarray(np.frompyfunc(lambda a: -a, 1, 1)(x), object)
+@_meaning("Mod")
+def _mod(call: Call, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    function = remainder if call.attr("fmod", 0) else lambda a, b: a % b
+    return np.asarray(np.frompyfunc(function, 2, 1)(a, b), object)
 
 
-@_meaning("Not")
-def _not(call: Call, x: np.ndarray) -> np.ndarray:
-    return np.asarray(np.frompyfunc(lambda a: not a, 1, 1)(x), object)
+def _each(function: Callable[[Any], Any]) -> Meaning:
+    return lambda call, x: _mapped(function, x)
+
+
+for _type, _single in (
+    ("Neg", lambda a: -a),
+    ("Abs", magnitude),
+    ("Sign", sign),
+    ("Not", lambda a: 1 - a),
+):
+    _meaning(_type)(_each(_single))
 
 
 @_meaning("Cast")
 def _cast(call: Call, x: np.ndarray) -> np.ndarray:
     to = dtype_of_onnx(call.attr("to"))
     if to is BOOL:
-        return np.asarray(np.frompyfunc(lambda a: _claim(equal(a, 0)) is False, 1, 1)(x), object)
+        return _truths(x)
     if to not in _INTEGERS:
         raise _Unknown
     return np.asarray(np.frompyfunc(lambda a: int(a) if isinstance(a, bool) else a, 1, 1)(x))
@@ -276,7 +302,7 @@ def _cast(call: Call, x: np.ndarray) -> np.ndarray:
 
 @_meaning("Where")
 def _where(call: Call, c: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return np.asarray(np.frompyfunc(_chosen, 3, 1)(c, a, b), object)
+    return np.asarray(np.frompyfunc(choice, 3, 1)(c, a, b), object)
 
 
 def _numbers(array: np.ndarray | None) -> tuple[int, ...]:

@@ -14,12 +14,17 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from fissile.ir.dim import Dim, DimLike, FloorDiv, Max, Min, Mod, Symbol, solve, terms
+from fissile.ir.dim import Dim, DimLike, FloorDiv, Min, Mod, Symbol, Truncated, solve, terms
+from fissile.ir.dim_float import fold
 from fissile.ir.dim_terms import Atom
-from fissile.ir.dtype import BFLOAT16, INT64, DType
+from fissile.ir.dtype import BFLOAT16, FLOAT64, INT64, DType
 from fissile.ir.graph import Graph, Node
 
 Place = tuple[Node, int]
+_STEPS = {  # of a `Truncated` extent
+    "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "min": "Min", "max": "Max", "neg": "Neg",
+    "abs": "Abs", "floor": "Floor", "ceil": "Ceil", "rint": "Round",
+}  # fmt: skip
 
 
 def code_of(of: DType) -> int:
@@ -142,9 +147,28 @@ class Writer:
             if isinstance(atom, Mod):
                 return rest
             return self.emit("Div", self.emit("Sub", num, rest), den)
-        assert isinstance(atom, Min | Max)
+        if isinstance(atom, Truncated):
+            return self._truncated(atom)
         parts = [self.extent(arg) for arg in atom.args]
         return self.emit("Min" if isinstance(atom, Min) else "Max", *parts)
+
+    def _truncated(self, atom: Truncated) -> str:
+        """The steps in the same floats. What NaN and infinities become is left open: no extent is one."""
+        Typed = tuple[str, DType]
+
+        def convert(read: Typed, to: DType) -> Typed:
+            return self.emit("Cast", read[0], to=code_of(to)), to
+
+        def apply(name: str, *reads: Typed) -> Typed:
+            if name == "trunc":
+                return convert(convert(reads[0], INT64), reads[0][1])
+            return self.emit(_STEPS[name], *(read for read, _ in reads)), reads[0][1]
+
+        def number(value: float) -> Typed:
+            return self.constant(np.array([value]), FLOAT64), FLOAT64
+
+        args = [(self.extent(a), INT64) for a in atom.args]
+        return convert(fold(atom.steps, args, number, convert, apply), INT64)[0]
 
     def _symbol(self, symbol: Symbol) -> str:
         """The number of a free dimension: an extent of a tensor, solved for it."""

@@ -1,11 +1,11 @@
 """Symbolic dimensions: integer expressions with one canonical form (design 3.2).
 
-In: symbols (non-negative integers with a lower bound) combined by + - * // % min max. Out: a
-`Dim`, or a plain `int` whenever the value is constant. A Dim is a polynomial with integer
-coefficients over atoms (`Symbol`, `FloorDiv`, `Mod`, `Min`, `Max`).
+In: symbols (non-negative integers with a lower bound) combined by + - * // % min max, and by float
+computations that are truncated. Out: a `Dim`, or a plain `int` whenever the value is constant. A
+Dim is a polynomial with integer coefficients over atoms (`Symbol`, `FloorDiv`, `Mod`, `Min`, `Max`, `Truncated`).
 Invariant: Dims are interned, so `is`, `==` and `hash` agree; `equal` and `less_equal` prove, refute
-or answer None (unknown), and never lie. A divisor is assumed not to be zero, and `//` and `%`
-round like Python's.
+or answer None (unknown), and never lie. `//` and `%` round like Python's, and a divisor is assumed
+not to be zero; where it is, the value is 0.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 
+from fissile.ir.dim_float import evaluate_steps, is_natural
 from fissile.ir.dim_terms import (
     CONSTRUCTORS,
     Atom,
@@ -25,6 +26,7 @@ from fissile.ir.dim_terms import (
     Mod,
     Monomial,
     Symbol,
+    Truncated,
     build,
     constant,
     content,
@@ -33,6 +35,7 @@ from fissile.ir.dim_terms import (
     parse,
     parts_of,
     product,
+    rebuilt,
     scaled_down,
     single,
     sorted_atoms,
@@ -43,10 +46,10 @@ from fissile.ir.dim_terms import (
 )
 
 __all__ = [
-    "Atom", "Dim", "DimLike", "FloorDiv", "Max", "Min", "Mod", "Symbol", "ceildiv", "constant",
-    "content", "divides",
-    "equal", "evaluate", "exact_div", "less_equal", "lower_bound", "max_", "min_", "parse",
-    "product", "solve", "substitute", "symbol", "symbols", "terms", "upper_bound",
+    "Atom", "Dim", "DimLike", "FloorDiv", "Max", "Min", "Mod", "Symbol", "Truncated", "ceildiv",
+    "constant", "content", "divides", "equal", "evaluate", "exact_div", "less_equal", "lower_bound",
+    "max_", "min_", "parse", "product", "solve", "substitute", "symbol", "symbols", "terms",
+    "truncated", "upper_bound",
 ]  # fmt: skip
 
 _REFINEMENTS = 3  # nested case splits tried when bounding; each multiplies the work by the atoms
@@ -202,7 +205,22 @@ def _arg_order(a: DimLike) -> tuple[bool, str]:
     return not isinstance(a, Dim), text_of(a, is_key=True)
 
 
-CONSTRUCTORS.update({FloorDiv: _floordiv, Mod: _mod, Min: min_, Max: max_})
+def truncated(steps: str, *args: DimLike) -> DimLike:
+    """What the steps (`fissile.ir.dim_float`) give for `args`, rounded towards zero.
+
+    >>> str(truncated("x0 f32 0x1.8p+0 f32 mul", symbol("h"))), truncated("x0 f32 neg", 3)
+    ('trunc(`x0 f32 0x1.8p+0 f32 mul`, h)', -3)
+    """
+    numbers = [a for a in args if not isinstance(a, Dim)]
+    if len(numbers) == len(args):
+        return evaluate_steps(steps, numbers)
+    evaluate_steps(steps, [1] * len(args))  # ValueError for what is no computation
+    return of_atom(Truncated(steps, args))
+
+
+CONSTRUCTORS.update(
+    {FloorDiv: _floordiv, Mod: _mod, Min: min_, Max: max_, Truncated: truncated}
+)
 
 
 # ---- bounds ------------------------------------------------------------------------------------
@@ -235,6 +253,9 @@ def _range(atom: Atom) -> tuple[float, float]:
         lows, highs = zip(*(_interval(arg) for arg in atom.args), strict=True)
         pick = min if isinstance(atom, Min) else max
         return pick(lows), pick(highs)
+    if isinstance(atom, Truncated):
+        lows, highs = zip(*(_interval(arg) for arg in atom.args), strict=True)
+        return 0 if is_natural(atom.steps, lows, highs) else -math.inf, math.inf
     (low, high), (den, den_high) = _interval(atom.num), _interval(atom.den)
     if isinstance(atom, Mod):
         if den < 1:
@@ -377,6 +398,8 @@ def _normal_atom(atom: Atom) -> DimLike:
         args = [sign * _normal(arg) for arg in atom.args]
         shift = min(constant(arg) for arg in args)
         return sign * (min_(*(arg - shift for arg in args)) + shift)
+    if isinstance(atom, Truncated):
+        return truncated(atom.steps, *map(_normal, atom.args))
     num, den = _normal(atom.num), _normal(atom.den)
     if isinstance(den, Dim):
         return num // den if isinstance(atom, FloorDiv) else num - den * (num // den)
@@ -438,8 +461,7 @@ def substitute(a: DimLike, values: Mapping[str, DimLike]) -> DimLike:
     def replaced(atom: Atom) -> DimLike:
         if isinstance(atom, Symbol):
             return values[atom.name] if atom.name in values else of_atom(atom)
-        parts = [substitute(part, values) for part in parts_of(atom)]
-        return CONSTRUCTORS[type(atom)](*parts)
+        return rebuilt(atom, [substitute(part, values) for part in parts_of(atom)])
 
     if not any(s.name in values for s in symbols(a)):
         return a
@@ -447,7 +469,7 @@ def substitute(a: DimLike, values: Mapping[str, DimLike]) -> DimLike:
 
 
 def evaluate(a: DimLike, values: Mapping[str, int]) -> int:
-    """The value of `a`; KeyError names a missing symbol, ZeroDivisionError a zero divisor."""
+    """The value of `a`; KeyError names a missing symbol. What is divided by zero is 0."""
     result = 0
     for scale, atoms in terms(a):
         for atom in atoms:
@@ -462,4 +484,8 @@ def _evaluate_atom(atom: Atom, values: Mapping[str, int]) -> int:
     parts = [evaluate(part, values) for part in parts_of(atom)]
     if isinstance(atom, Min | Max):
         return min(parts) if isinstance(atom, Min) else max(parts)
+    if isinstance(atom, Truncated):
+        return evaluate_steps(atom.steps, parts)
+    if parts[1] == 0:
+        return 0
     return parts[0] // parts[1] if isinstance(atom, FloorDiv) else parts[0] % parts[1]

@@ -84,7 +84,21 @@ class Max(_Node):
         return hash(self.key)
 
 
-Atom: TypeAlias = Symbol | FloorDiv | Mod | Min | Max
+@dataclass(frozen=True, slots=True)
+class Truncated(_Node):
+    """What a computation in floats gives, rounded towards zero: `steps` over `args`.
+
+    steps: words in reverse Polish order, as `fissile.ir.dim_float` reads them.
+    """
+
+    steps: str
+    args: tuple[DimLike, ...]
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+Atom: TypeAlias = Symbol | FloorDiv | Mod | Min | Max | Truncated
 Monomial: TypeAlias = tuple[Atom, ...]
 Terms: TypeAlias = tuple[tuple[int, Monomial], ...]
 
@@ -151,6 +165,8 @@ DimLike: TypeAlias = int | Dim
 
 # Strong references: a Dim is small, and a weak table would cost more than the arithmetic.
 _TABLE: dict[Terms, Dim] = {}
+_NAMES: dict[type, str] = {Min: "min", Max: "max", Truncated: "trunc"}
+_FUNCTIONS = {name: kind for kind, name in _NAMES.items()}
 
 
 def symbol(name: str, lower: int = 0) -> Dim:
@@ -304,14 +320,20 @@ def parts_of(atom: Atom) -> tuple[DimLike, ...]:
     """The expressions directly inside an atom, as its constructor takes them."""
     if isinstance(atom, Symbol):
         return ()
-    return atom.args if isinstance(atom, Min | Max) else (atom.num, atom.den)
+    return atom.args if isinstance(atom, Min | Max | Truncated) else (atom.num, atom.den)
+
+
+def rebuilt(atom: Atom, parts: Iterable[DimLike]) -> DimLike:
+    """The atom, which is no symbol, of other parts."""
+    own = (atom.steps,) if isinstance(atom, Truncated) else ()
+    return CONSTRUCTORS[type(atom)](*own, *parts)
 
 
 # ---- text --------------------------------------------------------------------------------------
 
 
 def _plain_name(s: Symbol) -> str:
-    is_plain = _NAME.fullmatch(s.name) and s.name not in ("min", "max")
+    is_plain = _NAME.fullmatch(s.name) and s.name not in _FUNCTIONS
     return s.name if is_plain else f"`{s.name}`"
 
 
@@ -319,9 +341,10 @@ def _atom_text(atom: Atom, is_key: bool) -> str:
     if isinstance(atom, Symbol):
         bound = f">={atom.lower}" if is_key and atom.lower else ""
         return _plain_name(atom) + bound
-    if isinstance(atom, Min | Max):
-        kind = "min" if isinstance(atom, Min) else "max"
-        return f"{kind}({', '.join(text_of(arg, is_key) for arg in atom.args)})"
+    if isinstance(atom, Min | Max | Truncated):
+        own = [f"`{atom.steps}`"] if isinstance(atom, Truncated) else []
+        texts = own + [text_of(arg, is_key) for arg in atom.args]
+        return f"{_NAMES[type(atom)]}({', '.join(texts)})"
     sign = "//" if isinstance(atom, FloorDiv) else " % "
     return sign.join(_operand_text(part, is_key) for part in (atom.num, atom.den))
 
@@ -339,7 +362,7 @@ def _key(atom: Atom) -> str:
 
 def _operand_text(a: DimLike, is_key: bool) -> str:
     text = text_of(a, is_key)
-    is_bare = isinstance(single(a), Symbol | Min | Max) or (not isinstance(a, Dim) and a >= 0)
+    is_bare = isinstance(single(a), Symbol | Min | Max | Truncated) or (not isinstance(a, Dim) and a >= 0)
     return text if is_bare else f"({text})"
 
 
@@ -374,7 +397,7 @@ def parse(text: str, lowers: Mapping[str, int] | None = None) -> DimLike:
         if match is None:
             raise ValueError(f"not an expression at character {at} of {text!r}")
         number, quoted, plain, sign = match.groups()
-        if sign or (plain in ("min", "max")):
+        if sign or plain in _FUNCTIONS:
             tokens.append(("sign", sign or plain, at))
         else:
             tokens.append(("number", number, at) if number else ("name", quoted or plain, at))
@@ -429,8 +452,8 @@ class _Parser:
             value = self.total()
             self.expect(")")
             return value
-        if kind := self.take("min", "max"):
-            return self.call(CONSTRUCTORS[Min if kind == "min" else Max])
+        if kind := self.take(*_FUNCTIONS):
+            return self.call(_FUNCTIONS[kind])
         kind, text, _ = self.rest[-1]
         if kind == "number":
             self.rest.pop()
@@ -440,13 +463,20 @@ class _Parser:
         self.rest.pop()
         return symbol(text, self.lowers.get(text, 0))
 
-    def call(self, function: Callable[..., DimLike]) -> DimLike:
+    def call(self, kind: type) -> DimLike:
         self.expect("(")
-        args = [self.total()]
+        args: list[DimLike | str] = [self.steps() if kind is Truncated else self.total()]
         while self.take(","):
             args.append(self.total())
         self.expect(")")
-        return function(*args)
+        return CONSTRUCTORS[kind](*args)
+
+    def steps(self) -> str:
+        kind, text, _ = self.rest[-1]
+        if kind != "name":
+            self.expect("the steps of a computation in backticks")
+        self.rest.pop()
+        return text
 
 
 _DIVISIONS: dict[str, type] = {"//": FloorDiv, "%": Mod}
