@@ -14,7 +14,8 @@ import numpy as np
 import onnx
 
 from fissile.fission.table import Refusal
-from fissile.ir.dim import Dim, DimLike, Symbol, equal, exact_div, max_, symbols, terms
+from fissile.ir.dim import Dim, DimLike, equal, exact_div
+from fissile.ir.dim_logic import is_one_only_within, joined
 from fissile.ir.dtype import BOOL, FLOAT32, INT64, UINT8, DType, dtype
 from fissile.ir.graph import Data, Node, data, make
 from fissile.ir.primitive import (
@@ -58,42 +59,36 @@ def one(a: DimLike) -> bool:
     return not isinstance(a, Dim) and a == 1
 
 
-def _derived(a: DimLike) -> bool:
-    return any(not isinstance(atom, Symbol) for _, atoms in terms(a) for atom in atoms)
+def _agree(have: DimLike, want: DimLike) -> bool:
+    """Whether an extent is its broadcast extent wherever there is anything to repeat; a guard demands it where needed.
 
-
-def _agree(a: DimLike, b: DimLike) -> bool:
-    """Whether unequal-looking extents are taken to be equal, with a guard, and not broadcast.
-
-    So it is when neither can be 1, and when both come from the same input extents by rounding or
-    clamping (a down- and upsampled map meeting itself, a table cut to the length of a sequence):
-    broadcasting one of these would only hide a wrong size.
+    So it is when it cannot be 1, and when it is 1 only where the broadcast extent is, too (a map down- and upsampled
+    meeting itself, a table cut to the length of a sequence).
     """
-    if same(a, b):
+    if same(have, want):
         return True
-    if not isinstance(a, Dim) and not isinstance(b, Dim):
+    if not isinstance(have, Dim) and not isinstance(want, Dim):
         return False
-    if equal(a, 1) is False and equal(b, 1) is False:
-        return True
-    twins = isinstance(a, Dim) and isinstance(b, Dim) and set(symbols(a)) == set(symbols(b))
-    return twins and (_derived(a) or _derived(b))
+    return equal(have, 1) is False or is_one_only_within(have, want)
 
 
 def _joined(a: DimLike, b: DimLike) -> DimLike:
     """The extent of a broadcast of two; ValueError when there is none."""
     if one(a) or one(b):
         return b if one(a) else a
-    if _agree(a, b):
-        return a if not isinstance(a, Dim) or isinstance(b, Dim) else b
-    if equal(a, 1) is False or equal(b, 1) is False:
-        if equal(a, b) is False and not isinstance(a, Dim) and not isinstance(b, Dim):
-            raise ValueError(f"extents {a} and {b} do not broadcast")
-        return a if equal(a, 1) is False else b
-    return max_(a, b)
+    if same(a, b):
+        return a
+    if equal(a, 1) is not False and equal(b, 1) is not False:
+        return joined(a, b)
+    if not isinstance(a, Dim) and not isinstance(b, Dim):
+        raise ValueError(f"extents {a} and {b} do not broadcast")
+    if equal(a, 1) is equal(b, 1):  # neither is 1: they are equal, and a number says more
+        return b if isinstance(a, Dim) and not isinstance(b, Dim) else a
+    return a if equal(a, 1) is False else b
 
 
 def joined_shape(*shapes: Shape) -> Shape:
-    """The shape all broadcast to (numpy rules); unequal symbolic extents give their maximum."""
+    """The shape all broadcast to (numpy rules), where each extent is 1 or as large as the others."""
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
     return tuple(fold(_joined, column) for column in zip(*padded, strict=True))

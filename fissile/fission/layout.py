@@ -40,6 +40,8 @@ from fissile.frontend.operator_graph import Extents
 from fissile.ir.dim import (
     Dim,
     DimLike,
+    Max,
+    Min,
     ceildiv,
     constant,
     content,
@@ -51,6 +53,7 @@ from fissile.ir.dim import (
     product,
     upper_bound,
 )
+from fissile.ir.dim_terms import single
 from fissile.ir.dtype import INT64
 from fissile.ir.graph import Node
 from fissile.ir.primitive import constant_value, lacking, scalar
@@ -58,6 +61,7 @@ from fissile.ir.primitive import constant_value, lacking, scalar
 MOST_FOLDS = 4  # of a reflected axis; more mirrors cost more than a remainder
 # no axis is this long, and products of it with an extent still fit in 64 bits
 LONGEST_STEP = 2**31
+_ENDLESS = 2**40  # a bound from here on is how exporters write "to the end"
 
 
 @fission("Reshape", raw=True)
@@ -246,10 +250,19 @@ def slice_bounds(
     if step > 0:
         first = min_(max_(first, 0), extent)
         last = min_(max_(last, 0), extent)
-        return first, max_(ceildiv(last - first, step), 0)
+        return first, max_(ceildiv(_gap(first, last), step), 0)
     first = min_(max_(first, 0), extent - 1)
     last = min_(max_(last, -1), extent - 1)
     return first, max_(ceildiv(first - last, -step), 0)
+
+
+def _gap(first: DimLike, last: DimLike) -> DimLike:
+    """last - first, where a maximum is taken away: the elements from -k on are min(k, n), not n - max(n - k, 0)."""
+    start, end = single(first), single(last)
+    if not isinstance(start, Max):
+        return last - first
+    ends = end.args if isinstance(end, Min) else (last,)
+    return min_(*(e - s for e in ends for s in start.args))
 
 
 def _from_front(call: Call, bound: DimLike, extent: DimLike) -> DimLike:
@@ -257,6 +270,8 @@ def _from_front(call: Call, bound: DimLike, extent: DimLike) -> DimLike:
     low, high = lower_bound(bound), upper_bound(bound)
     if high is not None and high < 0:
         return bound + extent
+    if low is not None and low >= _ENDLESS:
+        return extent
     if low is None or low < 0:
         call.demand_natural(bound, "the bound of a slice")
     return bound

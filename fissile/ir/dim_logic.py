@@ -6,15 +6,26 @@ negative intermediate results included, and a plain number wherever a bound sett
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import cache
+
 from fissile.ir.dim import (
     Dim,
     DimLike,
+    Max,
+    Min,
+    Symbol,
     equal,
     less_equal,
     lower_bound,
     max_,
     min_,
+    substitute,
+    symbol,
+    symbols,
+    terms,
 )
+from fissile.ir.dim_terms import single
 
 
 def is_natural(a: DimLike) -> bool:
@@ -82,3 +93,97 @@ def choice(truth: DimLike, a: DimLike, b: DimLike) -> DimLike:
     if not isinstance(truth, Dim):
         return a if truth else b
     return a if equal(a, b) is True else b + truth * (a - b)
+
+
+# ---- broadcasting --------------------------------------------------------------------------------
+
+_BOUNDS = (1, 2, 3, 5, 9, 17, 33)  # below them the values of a single symbol are tried one by one
+_MOST_SYMBOLS = 3
+Claim = Callable[[DimLike, DimLike], bool]
+
+
+def joined(a: DimLike, b: DimLike) -> DimLike:
+    """What two extents, of which one may be 1, broadcast to: 0 where one is 0, else the larger.
+
+    >>> from fissile.ir.dim import symbol
+    >>> n, m = symbol("n"), symbol("m")
+    >>> joined(n, min_(n, 1)) is n, str(joined(n, m)), joined(joined(n, m), n) is joined(m, n)
+    (True, 'max(m, n)*min(m, n, 1)', True)
+    """
+    if repeats(a, b):
+        return b
+    if repeats(b, a):
+        return a
+    args = dict.fromkeys((*_joined_args(a), *_joined_args(b)))
+    return max_(*args) * min_(1, *args)
+
+
+def _joined_args(a: DimLike) -> tuple[DimLike, ...]:
+    """The extents that `a` was joined of, else itself."""
+    parts = terms(a)
+    atoms = parts[0][1] if len(parts) == 1 and parts[0][0] == 1 else ()
+    largest = [x for x in atoms if isinstance(x, Max)]
+    least = [x for x in atoms if isinstance(x, Min)]
+    if len(largest) != 1 or len(largest) + len(least) != len(atoms):
+        return (a,)
+    rest = {x for atom in least for x in atom.args} - {1}
+    is_joined = len(least) <= 1 and all(1 in x.args for x in least) and rest <= {*largest[0].args}
+    return largest[0].args if is_joined else (a,)
+
+
+def repeats(have: DimLike, want: DimLike) -> bool:
+    """Whether `have` is proved to be 1 or `want`, whatever the symbols are."""
+    return _holds(_is_one_or, have, want)
+
+
+def is_one_only_within(have: DimLike, want: DimLike) -> bool:
+    """Whether `have` is proved to be 1 only where `want` is at most 1, so that it is never repeated."""
+    return _holds(_is_never_repeated, have, want)
+
+
+def _is_one_or(have: DimLike, want: DimLike) -> bool:
+    return equal(have, 1) is True or equal(have, want) is True
+
+
+def _is_never_repeated(have: DimLike, want: DimLike) -> bool:
+    return (
+        equal(have, 1) is False
+        or equal(have, want) is True
+        or less_equal(want, 1) is True
+        or _no_case_is_repeated(have, want)
+    )
+
+
+def _no_case_is_repeated(have: DimLike, want: DimLike) -> bool:
+    atom = single(have)
+    return isinstance(atom, Min | Max) and all(
+        equal(arg, want) is True or equal(arg, 1) is False for arg in atom.args
+    )
+
+
+@cache
+def _holds(claim: Claim, have: DimLike, want: DimLike) -> bool:
+    """Whether a claim is proved: at once, or for small values of the symbols and for all others."""
+    if claim(have, want):
+        return True
+    found = tuple({s: None for d in (have, want) for s in symbols(d)})
+    if not 0 < len(found) <= _MOST_SYMBOLS:
+        return False
+    bounds = _BOUNDS if len(found) == 1 else _BOUNDS[:1]
+    return any(_holds_by_cases(claim, have, want, found, bound) for bound in bounds)
+
+
+def _holds_by_cases(
+    claim: Claim, have: DimLike, want: DimLike, found: Sequence[Symbol], bound: int
+) -> bool:
+    if not found:
+        return claim(have, want)
+    first, *rest = found
+    try:
+        for value in (symbol(first.name, max(bound, first.lower)), *range(first.lower, bound)):
+            one, other = (substitute(d, {first.name: value}) for d in (have, want))
+            if not _holds_by_cases(claim, one, other, rest, bound):
+                return False
+    except ZeroDivisionError:
+        return False
+    return True

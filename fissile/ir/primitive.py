@@ -18,7 +18,18 @@ from typing import Any
 import numpy as np
 
 from fissile.ir import loop as L
-from fissile.ir.dim import DimLike, ceildiv, equal, exact_div, lower_bound, max_, min_, product
+from fissile.ir.dim import (
+    DimLike,
+    ceildiv,
+    equal,
+    exact_div,
+    lower_bound,
+    max_,
+    min_,
+    product,
+    upper_bound,
+)
+from fissile.ir.dim_logic import is_one_only_within, repeats
 from fissile.ir.dtype import BFLOAT16, INT64, DType, dtype
 from fissile.ir.graph import Attrs, Constraints, Data, Node, Primitive, TensorType, data, make
 from fissile.ir.scalar import SCALAR_OPS, ScalarOp, cast_value, from_bfloat16, to_bfloat16
@@ -299,7 +310,9 @@ def _broadcast_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType
     if source.rank > len(shape):
         raise ValueError(f"cannot broadcast {source} to rank {len(shape)}")
     for have, want in zip(reversed(source.shape), reversed(shape), strict=False):
-        if equal(have, 1) is not True and equal(have, want) is not True:
+        if equal(have, 1) is False:
+            need.equal(have, want, f"broadcast of {source}")
+        elif not repeats(have, want):
             need.equal((have - 1) * (have - want), 0, f"broadcast of {source}")
     return TensorType(source.dtype, shape)
 
@@ -310,12 +323,13 @@ def _broadcast_define(node: Node, at: Any, reduced: Any, read: Read, extent: Ext
     want = node.shape[len(at) - len(source) :]
     index: list[L.Expr] = []
     for i, have, out in zip(tail, source, want, strict=True):
-        if equal(have, 1) is True:
+        high = upper_bound(have)
+        if high is not None and high <= 1:
             index.append(L.const(0))
-        elif equal(have, out) is True:
+        elif is_one_only_within(have, out):
             index.append(i)
-        else:  # 1 or the whole extent, known only at run time
-            index.append(L.minimum(i, L.minus(extent(have), 1)))
+        else:  # 1 or the whole extent, known only at run time: the index times 0 or 1
+            index.append(L.times(i, extent(min_(have - 1, 1))))
     return read(0, tuple(index))
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from fissile.ir.dim import DimLike, equal, less_equal, lower_bound, symbol
+from fissile.ir.dim_logic import joined
 from fissile.ir.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, UINT8, DType
 from fissile.ir.graph import Graph, Node, bind, data, make
 from fissile.ir.primitive import PRIMITIVES, cast, constant
@@ -67,6 +68,7 @@ class _Pool:
     filling: str
     nodes: list[Node] = field(default_factory=list)
     inputs: list[Node] = field(default_factory=list)
+    free: dict[DimLike, str] = field(default_factory=dict)  # to each a name that broadcasts with it
 
     def choice(self, values: Sequence[Any]) -> Any:
         return values[self.integer(0, len(values) - 1)]
@@ -412,6 +414,22 @@ def _broadcast(p: _Pool) -> Node:
     return _prim("broadcast", x, shape=(*new, *wide))
 
 
+def _meet(p: _Pool) -> Node:
+    """A tensor and a new one with other free extents, each 1 or as large, broadcast to each other."""
+    x = p.some(lambda n: n.dtype in NUMBERS and any(d in p.free for d in n.shape))
+    other = tuple(
+        symbol(p.free[d]) if d in p.free and p.integer(0, 3) else d if p.flip() else 1
+        for d in x.shape
+    )
+    if not any(equal(a, b) is None for a, b in zip(x.shape, other)):
+        raise ValueError("nothing is left open")
+    y = p.leaf(x.dtype, other)
+    shape = tuple(b if equal(a, 1) is True else a if equal(b, 1) is True else joined(a, b)
+                  for a, b in zip(x.shape, other))  # fmt: skip
+    pair = [n if n.shape == shape else _prim("broadcast", n, shape=shape) for n in (x, y)]
+    return _prim(p.choice(_BINARY), *(pair if p.flip() else pair[::-1]))
+
+
 def _gather(p: _Pool) -> Node:
     x = p.some(lambda n: n.type.rank > 0)
     axis = p.integer(0, x.type.rank - 1)
@@ -447,9 +465,10 @@ OPERATIONS: Mapping[str, Operation] = {
     "argument": _argument, "matmul": _matmul, "conv": _conv, "pool": _pool, "pad": _pad,
     "slice": _slice, "concat": _concat, "transpose": _transpose, "reshape": _reshape,
     "broadcast": _broadcast, "gather": _gather, "dilate": _dilate, "extents": _extents,
-    "iota": _iota, "block": _block, "rounded": _rounded,
+    "iota": _iota, "block": _block, "rounded": _rounded, "meet": _meet,
 }  # fmt: skip
 _OFTEN = (
+    "meet",
     "binary",
     "binary",
     "unary",
@@ -473,15 +492,24 @@ def cases(draw: Draw) -> Case:
     filling = draw(st.sampled_from(("whole", "real", "odd", "special")))
     seed = draw(st.integers(0, 2**16))
     pool = _Pool((), np.random.default_rng(seed), filling)
-    pool.assignments = tuple(
-        {n: pool.choice(FREE) for n in names} for _ in range(2 if names else 1)
-    )
+    pool.assignments = tuple(_assignment(pool, names) for _ in range(2 if names else 1))
+    pool.free = {symbol(n): f"{n}_too" for n in names}
     _first(pool, names)
     steps = st.tuples(st.sampled_from([*OPERATIONS, *_OFTEN]), st.integers(0, 2**16))
     for name, own in draw(st.lists(steps, min_size=1, max_size=10)):
         pool.rng = np.random.default_rng((seed, own))
         _apply(pool, name)
     return Case(_graph(pool), pool.assignments, seed, filling, draw(st.booleans()))
+
+
+def _assignment(pool: _Pool, names: Sequence[str]) -> dict[str, int]:
+    """Numbers for the free dimensions, and for those that meet them: as large, or one of both is 1."""
+    values = {n: pool.choice((*FREE, 1, 1)) for n in names}
+    others = {
+        f"{n}_too": pool.choice(FREE) if v == 1 else 1 if pool.flip() else v
+        for n, v in values.items()
+    }
+    return values | others
 
 
 def _apply(pool: _Pool, name: str) -> None:
