@@ -27,7 +27,9 @@ from fissile.fission.sequence import is_sequence, sequence_of
 from fissile.fission.table import Call, Refusal
 from fissile.fission.values import known, known_ints
 from fissile.frontend.operator_graph import OperatorGraph
-from fissile.ir.dim import DimLike
+from fissile.ir.dim import DimLike, Max, Min, constant, equal, terms
+from fissile.ir.dim_logic import is_natural
+from fissile.ir.dim_terms import single
 from fissile.ir.dtype import BOOL
 from fissile.ir.graph import Node
 from fissile.ir.primitive import constant_value, scalar
@@ -50,18 +52,27 @@ def if_(run: Run, call: Call, inputs: Values) -> Values:
 
 
 def compared_extents(condition: Node | None) -> tuple[DimLike, DimLike, bool] | None:
-    """(a, b, whether equality means true) of a condition that compares two numbers made of extents, else None."""
-    node, equal_is_true = condition, True
-    while node is not None and node.name in ("not", "reshape", "cast", "broadcast"):
-        equal_is_true ^= node.name == "not"
-        node = node.inputs[0]
-    if node is None or node.name not in ("eq", "ne"):
+    """(a, b, whether equality means true) of a condition that compares numbers made of extents, else None."""
+    values = known(condition)
+    if values is None or values.size != 1:
         return None
-    sides = [known(side) for side in node.inputs]
-    if any(side is None or side.size != 1 for side in sides):
-        return None
-    left, right = (side.reshape(-1)[0] for side in sides if side is not None)
-    return left, right, equal_is_true ^ (node.name == "ne")
+    truth = values.item()
+    for apart, equal_is_true in ((truth, False), (1 - truth, True)):
+        atom = single(apart)
+        others = [arg for arg in atom.args if arg != 1] if isinstance(atom, Min) else []
+        if len(others) == 1 and is_natural(others[0]):  # min(d, 1) is 0 where d is
+            return *_sides(others[0]), equal_is_true
+    return None
+
+
+def _sides(distance: DimLike) -> tuple[DimLike, DimLike]:
+    """(a, b), equal where the distance, |a - b| or a - b, is 0."""
+    atom = single(distance)
+    both = atom.args if isinstance(atom, Max) else (distance,)
+    gap = next((d for d in both if terms(d) and terms(d)[0][0] > 0), distance)
+    is_magnitude = len(both) == 2 and equal(both[0], -both[1]) is True
+    gap = gap if is_magnitude else distance
+    return gap - constant(gap), -constant(gap)
 
 
 def _choice(condition: Node, a: Node | None, b: Node | None) -> Node | None:

@@ -16,10 +16,11 @@ from fissile.fission.build import (
     channels_first,
     channels_last,
     const,
+    expand,
+    joined_shape,
     matmul,
     mul,
     number,
-    one,
     pad,
     reduce,
     reshape,
@@ -349,8 +350,9 @@ def _contracted(
     right = transpose(y, [list(other).index(a) for a in (*batch, *inner, *columns)])
     b, m = len(batch), len(batch) + len(rows)
     k = len(batch) + len(inner)
-    if any(one(d) != one(e) for d, e in zip(left.shape[m:], right.shape[b:k], strict=True)):
-        raise Refusal("Einsum that broadcasts a summed axis has no native definition")
+    summed = joined_shape(left.shape[m:], right.shape[b:k])  # an extent of 1 is repeated here, too
+    left = expand(left, (*left.shape[:m], *summed))
+    right = expand(right, (*right.shape[:b], *summed, *right.shape[k:]))
     a = reshape(left, (*left.shape[:b], product(left.shape[b:m]), product(left.shape[m:])))
     c = reshape(right, (*right.shape[:b], product(right.shape[b:k]), product(right.shape[k:])))
     result = matmul(a, c)

@@ -240,6 +240,10 @@ def upper_bound(a: DimLike) -> int | None:
     return None if found is None else -found
 
 
+def _half(a: float) -> float:
+    return -(-a // 2) if math.isfinite(a) else a
+
+
 def _times(a: float, b: float) -> float:
     return a * b if a and b else 0
 
@@ -252,7 +256,11 @@ def _range(atom: Atom) -> tuple[float, float]:
     if isinstance(atom, Min | Max):
         lows, highs = zip(*(_interval(arg) for arg in atom.args), strict=True)
         pick = min if isinstance(atom, Min) else max
-        return pick(lows), pick(highs)
+        low, high, middle = pick(lows), pick(highs), atom.args[0] + atom.args[1]
+        # Of two the larger is at least their mean, the smaller at most: |a| is no less than 0.
+        if isinstance(atom, Max):
+            return max(low, _half(_lower_of(middle, 1))), high
+        return low, min(high, -_half(_lower_of(-middle, 1)))
     if isinstance(atom, Truncated):
         lows, highs = zip(*(_interval(arg) for arg in atom.args), strict=True)
         return 0 if is_natural(atom.steps, lows, highs) else -math.inf, math.inf

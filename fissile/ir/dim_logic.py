@@ -107,28 +107,34 @@ def joined(a: DimLike, b: DimLike) -> DimLike:
 
     >>> from fissile.ir.dim import symbol
     >>> n, m = symbol("n"), symbol("m")
-    >>> joined(n, min_(n, 1)) is n, str(joined(n, m)), joined(joined(n, m), n) is joined(m, n)
-    (True, 'max(m, n)*min(m, n, 1)', True)
+    >>> joined(n, min_(n, 1)) is n, joined(n, min_(n, 9)) is n
+    (True, True)
+    >>> str(joined(n, m)), joined(joined(n, m), n) is joined(m, n)
+    ('max(m, n)*min(m, n, 1)', True)
     """
     if repeats(a, b):
         return b
     if repeats(b, a):
         return a
     args = dict.fromkeys((*_joined_args(a), *_joined_args(b)))
-    return max_(*args) * min_(1, *args)
+    whole = max_(*args)
+    at_least = min_(whole, 1)  # what is proved to be that large is 0 only with the maximum
+    return whole * min_(1, *(x for x in args if less_equal(at_least, x) is not True))
 
 
 def _joined_args(a: DimLike) -> tuple[DimLike, ...]:
     """The extents that `a` was joined of, else itself."""
     parts = terms(a)
     atoms = parts[0][1] if len(parts) == 1 and parts[0][0] == 1 else ()
-    largest = [x for x in atoms if isinstance(x, Max)]
-    least = [x for x in atoms if isinstance(x, Min)]
-    if len(largest) != 1 or len(largest) + len(least) != len(atoms):
+    largest = [x.args for x in atoms if isinstance(x, Max)]
+    least = [x.args for x in atoms if isinstance(x, Min)]
+    if len(largest) != 1 or len(largest) + len(least) != len(atoms) or len(least) > 1:
         return (a,)
-    rest = {x for atom in least for x in atom.args} - {1}
-    is_joined = len(least) <= 1 and all(1 in x.args for x in least) and rest <= {*largest[0].args}
-    return largest[0].args if is_joined else (a,)
+    args = largest[0]
+    floor = 1 - len(least)  # without a minimum none of them is 0
+    is_joined = all((lower_bound(x) or 0) >= floor and is_natural(x) for x in args)
+    is_joined &= all(1 in rest and {*rest} <= {1, *args} for rest in least)
+    return args if is_joined else (a,)
 
 
 def repeats(have: DimLike, want: DimLike) -> bool:

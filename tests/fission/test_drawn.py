@@ -10,6 +10,7 @@ import onnx
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from onnx import helper, numpy_helper
 
 from fissile.errors import ModelError, UnsupportedError
 from fissile.fission import fission, unsupported
@@ -65,18 +66,75 @@ def test_broadcasting(data: st.DataObject) -> None:
     agree(one_operator(kind, inputs), dict(inputs))
 
 
+def _met(data: st.DataObject, extent: int) -> tuple[int, int]:
+    """Two extents that broadcast to `extent`, or an empty axis and a single element."""
+    pairs = [(extent, extent), (extent, 1), (1, extent)]
+    return data.draw(st.sampled_from(pairs))
+
+
 @given(st.data())
 @DRAWN
 def test_broadcasting_of_named_extents(data: st.DataObject) -> None:
-    shape = data.draw(st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=3))
-    thin = [data.draw(st.sampled_from([1, d])) for d in shape]
-    wide, narrow = values(shape), values(thin, 1)
+    pairs = [_met(data, n) for n in data.draw(st.lists(EXTENTS, min_size=1, max_size=3))]
+    wide, narrow = values([a for a, _ in pairs]), values([b for _, b in pairs], 1)
     model = one_operator(
         "Mul",
         [("a", wide), ("b", narrow)],
-        free={"a": names("p", len(shape)), "b": names("q", len(shape))},
+        free={"a": names("p", len(pairs)), "b": names("q", len(pairs))},
     )
     agree(model, {"a": wide, "b": narrow})
+
+
+@given(st.data())
+@DRAWN
+def test_products_of_named_batches(data: st.DataObject) -> None:
+    pairs = [_met(data, n) for n in data.draw(st.lists(EXTENTS, min_size=1, max_size=2))]
+    a, b = values([*(a for a, _ in pairs), 3, 4]), values([*(b for _, b in pairs), 4, 2], 1)
+    free: Shapes = {"a": [*names("p", len(pairs)), 3, 4], "b": [*names("q", len(pairs)), "k", 2]}
+    agree(one_operator("MatMul", [("a", a), ("b", b)], free=free), {"a": a, "b": b})
+
+
+@given(st.data())
+@DRAWN
+def test_einsum_repeats_single_elements(data: st.DataObject) -> None:
+    extents = {axis: data.draw(EXTENTS) for axis in "bijk"}
+    equation = data.draw(st.sampled_from(["bij,bjk->bik", "bij,bkj->bk", "ij,jk", "bi,bi->i"]))
+    terms = equation.split("->")[0].split(",")
+    shapes = [[data.draw(st.sampled_from([extents[a], 1])) for a in term] for term in terms]
+    a, b = values(shapes[0]), values(shapes[1], 1)
+    free = {name: names(name, len(term)) for name, term in zip("ab", terms)}
+    model = one_operator("Einsum", [("a", a), ("b", b)], free=free, equation=equation)
+    sizes: dict[str, list[int]] = {}
+    for axis, n in zip("".join(terms), (*a.shape, *b.shape), strict=True):
+        sizes.setdefault(axis, []).append(n)
+    full = {axis: 0 if 0 in found else max(found) for axis, found in sizes.items()}
+    whole = [np.broadcast_to(x, [full[c] for c in term]) for x, term in zip((a, b), terms)]
+    assert same(run(model, {"a": a, "b": b})[0], np.einsum(equation, *whole), 2e-5)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 7])
+@pytest.mark.parametrize(
+    ("start", "end"), [(-1, 2**63 - 1), (0, 1), (-1, 9), (1, 2), (-2, -1), (0, -1)]
+)
+def test_a_tensor_by_its_own_slice(n: int, start: int, end: int) -> None:
+    bounds = [numpy_helper.from_array(np.array([v]), k) for k, v in (("s", start), ("e", end))]
+    axis = numpy_helper.from_array(np.array([1]), "a")
+    nodes = [
+        helper.make_node("Slice", ["x", "s", "e", "a"], ["z"]),
+        helper.make_node("Sub", ["x", "z"], ["y"]),
+    ]
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["b", "n", 3])
+    y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "own_slice", [x], [y], [*bounds, axis])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    feeds = {"x": values([2, n, 3])}
+    part = len(range(n)[start:end])
+    if part not in (1, n) and n != 1:
+        with pytest.raises(AssertionError, match=r"must (be equal|broadcast)"):
+            run(model, feeds)
+    else:
+        want = feeds["x"] - feeds["x"][:, start:end]
+        assert same(run(model, feeds)[0], want)
 
 
 def test_extents_that_do_not_broadcast_break_a_guard() -> None:

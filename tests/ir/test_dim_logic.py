@@ -15,6 +15,7 @@ from fissile.ir.dim import (
     evaluate,
     less_equal,
     lower_bound,
+    max_,
     parse,
     substitute,
     symbol,
@@ -22,7 +23,18 @@ from fissile.ir.dim import (
     truncated,
 )
 from fissile.ir.dim_float import LARGEST
-from fissile.ir.dim_logic import at_most, choice, magnitude, quotient, remainder, same, sign
+from fissile.ir.dim_logic import (
+    at_most,
+    choice,
+    is_one_only_within,
+    joined,
+    magnitude,
+    quotient,
+    remainder,
+    repeats,
+    same,
+    sign,
+)
 from tests.ir.test_dim import SYMBOLS, VALUES, Pair, expressions
 
 s, t = symbol("s"), symbol("t")
@@ -53,6 +65,21 @@ def test_strides_as_exporters_write_them_are_one_quotient() -> None:
     n = symbol("n", 1)
     assert quotient(n - 1, 2) + 1 is (n + 1) // 2
     assert (at_most(s, -1), same(n, 0), sign(n)) == (0, 0, 1)
+
+
+@given(expressions(2), expressions(2), VALUES)
+@settings(max_examples=300, deadline=None)
+def test_broadcasting(x: Pair, y: Pair, env: dict[str, int]) -> None:
+    a, b = max_(x[0], 0), max_(y[0], 0)
+    m, n = max(x[1](env), 0), max(y[1](env), 0)
+    if repeats(a, b):
+        assert m in (1, n)
+    if is_one_only_within(a, b):
+        assert m != 1 or n <= 1
+    if m == n or 1 in (m, n):
+        whole = 0 if 0 in (m, n) else max(m, n)
+        assert evaluate(joined(a, b), env) == whole
+        assert evaluate(joined(joined(a, b), a), env) == whole
 
 
 FLOATS = st.floats(-8, 8, width=32) | st.sampled_from([0.0, 0.1, 1.5, 800.0, 1 / 3, -0.5])
