@@ -24,6 +24,7 @@ from fissile.ir.dim import (
     symbol,
     symbols,
     terms,
+    upper_bound,
 )
 from fissile.ir.dim_terms import single
 
@@ -145,6 +146,14 @@ def repeats(have: DimLike, want: DimLike) -> bool:
 def is_one_only_within(have: DimLike, want: DimLike) -> bool:
     """Whether `have` is proved to be 1 only where `want` is at most 1, so that it is never repeated."""
     return _holds(_is_never_repeated, have, want)
+
+
+def repeating(have: DimLike, want: DimLike) -> DimLike:
+    """By what an index is multiplied that reads `have` elements as `want` of them: 0, 1, or either at run time."""
+    high = upper_bound(have)
+    if high is not None and high <= 1:
+        return 0
+    return 1 if is_one_only_within(have, want) else min_(have - 1, 1)
 
 
 def _is_one_or(have: DimLike, want: DimLike) -> bool:

@@ -18,18 +18,8 @@ from typing import Any
 import numpy as np
 
 from fissile.ir import loop as L
-from fissile.ir.dim import (
-    DimLike,
-    ceildiv,
-    equal,
-    exact_div,
-    lower_bound,
-    max_,
-    min_,
-    product,
-    upper_bound,
-)
-from fissile.ir.dim_logic import is_one_only_within, repeats
+from fissile.ir.dim import DimLike, ceildiv, equal, exact_div, lower_bound, max_, min_, product
+from fissile.ir.dim_logic import repeating, repeats
 from fissile.ir.dtype import BFLOAT16, INT64, DType, dtype
 from fissile.ir.graph import Attrs, Constraints, Data, Node, Primitive, TensorType, data, make
 from fissile.ir.scalar import SCALAR_OPS, ScalarOp, cast_value, from_bfloat16, to_bfloat16
@@ -319,18 +309,9 @@ def _broadcast_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType
 
 def _broadcast_define(node: Node, at: Any, reduced: Any, read: Read, extent: Extent) -> L.Expr:
     source = node.inputs[0].shape
-    tail = at[len(at) - len(source) :]
-    want = node.shape[len(at) - len(source) :]
-    index: list[L.Expr] = []
-    for i, have, out in zip(tail, source, want, strict=True):
-        high = upper_bound(have)
-        if high is not None and high <= 1:
-            index.append(L.const(0))
-        elif is_one_only_within(have, out):
-            index.append(i)
-        else:  # 1 or the whole extent, known only at run time: the index times 0 or 1
-            index.append(L.times(i, extent(min_(have - 1, 1))))
-    return read(0, tuple(index))
+    lead = len(at) - len(source)
+    places = zip(at[lead:], source, node.shape[lead:], strict=True)
+    return read(0, tuple(L.times(i, extent(repeating(have, out))) for i, have, out in places))
 
 
 BROADCAST = _row(
