@@ -107,10 +107,16 @@ def _interval(name: str, *operands: tuple[Any, Any]) -> tuple[Any, Any]:
         return of(max(low, -high, 0)), of(max(-low, high))
     if name == "div" and operands[1][0] <= 0 <= operands[1][1]:
         below, above = operands[1]
-        is_positive = low >= 0 and below >= 0 and above > 0
+        is_positive = low >= 0 and below == 0 and not np.signbit(below) and above > 0
         return (of(low / above) if is_positive else of(-math.inf)), of(math.inf)
     corners: list[tuple[Any, ...]] = [()]
     for pair in operands:
         corners = [(*c, end) for c in corners for end in pair]
     found = [v for c in corners if not np.isnan(v := meaning(*c))]
-    return (of(min(found)), of(max(found))) if found else (of(-math.inf), of(math.inf))
+    if not found:
+        return of(-math.inf), of(math.inf)
+    least = of(min(found))
+    signs = [*found, *(ends[0] for ends in operands if name in ("min", "max"))]
+    if least == 0 and any(v == 0 and np.signbit(v) for v in signs):
+        least = of(-0.0)  # what is divided by it may be of either sign
+    return least, of(max(found))

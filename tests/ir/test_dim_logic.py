@@ -148,6 +148,8 @@ def test_bounds_of_floats() -> None:
     assert evaluate(truncated(steps, s, t), {"s": 480, "t": 640}) == 800
     assert evaluate(truncated(steps, s, t), {"s": 0, "t": 640}) == 0  # 0 times infinity
     assert lower_bound(truncated("x0 f32 0x1p+0 f32 sub", s)) is None
+    for steps in ("x0 f32 -0x0.0p+0 f32 x0 f32 div div", "x0 f32 x1 f32 neg div"):
+        assert lower_bound(truncated(steps, s, t)) is None
     for steps in ("x0 add", "x2", "", "x0 x0", "x0 f32 log"):
         with pytest.raises(ValueError, match=r"computation|fromhex|hexadecimal"):
             truncated(steps, s)
