@@ -20,6 +20,7 @@ from onnx.reference import ReferenceEvaluator
 Array: TypeAlias = np.ndarray[Any, Any]
 Shape: TypeAlias = tuple[int, ...]
 OPSET = 21
+ROWS = 11  # an extent that nothing else has
 F16, BF16, F32, F64 = (
     TensorProto.FLOAT16,
     TensorProto.BFLOAT16,
@@ -48,10 +49,14 @@ class Value:
 
 @dataclass
 class Drawing:
-    """The model so far. `wild`: its values overflow and hold NaN, so that no sum of them is drawn."""
+    """The model so far.
+
+    wild: its values overflow and hold NaN, so that no sum of them is drawn. free: only a call knows the extent `ROWS`.
+    """
 
     rng: np.random.Generator
     wild: bool
+    free: bool = False
     values: list[Value] = field(default_factory=list)
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     inputs: list[Value] = field(default_factory=list)
@@ -69,7 +74,7 @@ class Drawing:
 
     def fresh(self, of: int, shape: Shape, data: Array | None = None) -> Value:
         """A new input, or a constant."""
-        if data is not None or self.rng.random() < 0.5:
+        if data is not None or (self.rng.random() < 0.5 and not (self.free and shape[:1] == (ROWS,))):
             array = self.numbers(of, shape) if data is None else data.astype(NUMPY[of])
             value = Value(f"c{len(self.constants)}", of, shape)
             self.constants.append(numpy_helper.from_array(array, value.name))
@@ -168,7 +173,7 @@ def _narrow(d: Drawing) -> Value:
 
 def _moved(d: Drawing) -> Value:
     x = d.some(lambda v: len(v.shape) > 1)
-    kind = d.choice(("Transpose", "Concat", "Reshape"))
+    kind = d.choice(("Transpose", "Concat", "Concat" if d.free else "Reshape"))
     if kind == "Transpose":
         perm = [int(p) for p in d.rng.permutation(len(x.shape))]
         return d.node(kind, [x], tuple(x.shape[p] for p in perm), x.type, perm=perm)
@@ -221,6 +226,8 @@ def _normalized(d: Drawing) -> Value:
 def _product(d: Drawing) -> Value:
     x = _tame(d, lambda v: len(v.shape) == 2)
     n = d.choice((1, 3, 5, 16, 17))
+    if x.shape[1] == ROWS:
+        raise ValueError("weights have no free extent")
     w = d.fresh(x.type, (x.shape[1], n))
     if d.rng.random() < 0.5:
         return d.node("MatMul", [x, w], (x.shape[0], n), x.type)
@@ -229,8 +236,8 @@ def _product(d: Drawing) -> Value:
 
 
 def _attention(d: Drawing) -> Value:
-    x = _tame(d, lambda v: len(v.shape) == 2)
-    n = d.choice((3, 16, 21))
+    x = _tame(d, lambda v: len(v.shape) == 2 and v.shape[1] != ROWS)
+    n = d.choice((3, 16, 21, 700))
     k, v = (d.fresh(x.type, s) for s in ((x.shape[1], n), (n, x.shape[1])))
     scores = d.node("MatMul", [x, k], (x.shape[0], n), x.type)
     scores = d.node("Mul", [scores, d.fresh(x.type, (), np.array(0.3))], scores.shape, x.type)
@@ -278,8 +285,9 @@ OPERATIONS: tuple[Operation, ...] = (
 def drawn(seed: int) -> tuple[onnx.ModelProto, dict[str, Array]]:
     """A model, valid for onnx's checker, and feeds for it."""
     rng = np.random.default_rng(seed)
-    d = Drawing(rng, bool(rng.integers(2)))
-    shape = d.choice(((7,), (3, 33), (5, 17), (2, 64), (4, 3, 9), (1, 130)))
+    d = Drawing(rng, bool(rng.integers(2)), bool(rng.integers(3) == 0))
+    shapes = ((7,), (3, 33), (5, 17), (2, 64), (4, 3, 9), (1, 130), (2, 300), (2, 1100))
+    shape = d.choice(((ROWS, 17), (ROWS, 300), (ROWS, 3, 9)) if d.free else shapes)
     for of in (d.choice(HALVES), d.choice((*FLOATS, F64))):
         x = Value(f"x{len(d.inputs)}", of, shape)
         d.inputs.append(x)
@@ -294,7 +302,8 @@ def drawn(seed: int) -> tuple[onnx.ModelProto, dict[str, Array]]:
     _rounded_at_the_end(d)
     read = {name for n in d.nodes for name in n.input}
     made = [v for v in d.values if v.name not in read and v not in d.inputs]
-    graph = helper.make_graph(d.nodes, "drawn", _infos(d.inputs), _infos(made), d.constants)
+    inputs, outputs = _infos(d.inputs, d.free), _infos(made, d.free)
+    graph = helper.make_graph(d.nodes, "drawn", inputs, outputs, d.constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
     onnx.checker.check_model(model)
     return model, {v.name: d.numbers(v.type, v.shape) for v in d.inputs}
@@ -308,8 +317,11 @@ def _rounded_at_the_end(d: Drawing) -> None:
         d.node("Cast", [x], x.shape, to, to=to)
 
 
-def _infos(values: Sequence[Value]) -> list[onnx.ValueInfoProto]:
-    return [helper.make_tensor_value_info(v.name, v.type, v.shape) for v in values]
+def _infos(values: Sequence[Value], free: bool) -> list[onnx.ValueInfoProto]:
+    shapes = [["n" if free and d == ROWS else d for d in v.shape] for v in values]
+    return [
+        helper.make_tensor_value_info(v.name, v.type, s) for v, s in zip(values, shapes, strict=True)
+    ]
 
 
 def with_all_outputs(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,9 @@ import pytest
 from fissile import pipeline
 from fissile.fission import fission
 from fissile.frontend import read_model
-from fissile.ir.graph import Graph, evaluate
+from fissile.ir.dtype import FLOAT64, dtype
+from fissile.ir.graph import Graph, evaluate, make
+from fissile.ir.primitive import PRIMITIVES, cast
 from fissile.options import Options
 from fissile.orchestrate.candidates import Limits, candidates_of
 from fissile.orchestrate.greedy import greedy_plan
@@ -25,10 +26,11 @@ from fissile.rewrite import canonicalize
 from fissile.target import Target
 from tests.codegen.harness import targets
 from tests.e2e import machine
-from tests.e2e.half import BF16, NUMPY, drawn, expected, ulps, with_all_outputs
+from tests.e2e.half import BF16, F16, NUMPY, ROWS, drawn, expected, ulps, with_all_outputs
 
 Array = np.ndarray[Any, Any]
 LIMITS = Limits(per_sink=12, largest=8)
+VALUES = {"n": ROWS}
 EXACT = frozenset(  # the same bits in numpy and in machine code; which zero is larger is nobody's concern
     ["input", "constant", "iota", "extents", "add", "sub", "mul", "div", "neg", "abs"]
     + ["sqrt", "floor", "ceil", "rint", "trunc", "eq", "ne", "lt", "le", "gt", "ge", "and", "or"]
@@ -57,7 +59,7 @@ def check(seed: int) -> None:
     graph = canonicalize(fission(read_model(model))).graph
     given = {name: _bits(a) for name, a in feeds.items()}
     with np.errstate(all="ignore"):
-        want = evaluate(graph, given, {})
+        want = evaluate(graph, given, VALUES)
     is_exact = all(n.name in EXACT for n in graph.nodes())
     seen: dict[str, dict[str, Array]] = {}
     for target in targets():
@@ -81,7 +83,7 @@ def operator_by_operator(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> 
     whole = with_all_outputs(model)
     graph = fission(read_model(whole))
     with np.errstate(all="ignore"):
-        found = evaluate(graph, {n: _bits(a) for n, a in feeds.items()}, {})
+        found = evaluate(graph, {n: _bits(a) for n, a in feeds.items()}, VALUES)
     types = {v.name: v.type.tensor_type.elem_type for v in (*whole.graph.output, *whole.graph.input)}
     known: dict[str, Array] = dict(feeds)
     known.update({t.name: onnx.numpy_helper.to_array(t) for t in whole.graph.initializer})
@@ -134,7 +136,7 @@ def outputs(plan: Plan, target: Target, feeds: Mapping[str, Array]) -> dict[str,
     work = pipeline.Work(b"", None, (target,), 1, Options(), graph=plan.graph, plan_given=plan)
     for stage in (pipeline.plan_kernels, pipeline.lower_kernels, pipeline.emit_text):
         work = stage(work)
-    return machine.run(machine.build(replace(work)), {}, feeds, 1, lead=False)
+    return machine.run(machine.build(work), VALUES, feeds, 1, lead=False)
 
 
 # ---------------------------------------------------------------- bits
@@ -154,3 +156,48 @@ def assert_bits(a: Array, b: Array, of: str, who: str) -> None:
     else:
         same = np.asarray(a == b)
     assert same.all(), f"{who}: {(~same).sum()} of {same.size} differ, {a[~same][:5]}, {b[~same][:5]}"
+
+
+# ---------------------------------------------------------------- by hand
+
+
+def bits_of_plans(graph: Graph, feeds: Mapping[str, Array]) -> None:
+    """Every plan gives the bits of the greedy one."""
+    for target in targets():
+        found = {who: outputs(plan, target, feeds) for who, plan in plans(graph, 5).items()}
+        for who, got in found.items():
+            for name, node in graph.outputs:
+                assert_bits(got[name], found["greedy"][name], node.dtype.name, f"{who} {name}")
+
+
+@pytest.mark.parametrize("of", ["float16", "float32"])
+def test_a_sum_does_not_depend_on_what_else_its_kernel_computes(of: str) -> None:
+    """Neither on float64 beside it, nor on whether the products that it adds are stored."""
+    rng = np.random.default_rng(2)
+    x = make(PRIMITIVES["input"], name="x", dtype="float32", shape=(37, 211))
+    rows = make(PRIMITIVES["reduce_sum"], x, axes=(1,))
+    again = make(PRIMITIVES["broadcast"], make(PRIMITIVES["reshape"], rows, shape=(37, 1)), shape=x.shape)
+    beside = make(PRIMITIVES["mul"], cast(x, FLOAT64), cast(again, FLOAT64))
+    columns = make(PRIMITIVES["reduce_sum"], make(PRIMITIVES["mul"], x, x), axes=(0,))
+    out = [cast(n, dtype(of)) for n in (rows, columns)]
+    graph = Graph((x,), (("rows", out[0]), ("columns", out[1]), ("beside", beside)))
+    bits_of_plans(graph, {"x": rng.standard_normal((37, 211)).astype(np.float32)})
+
+
+@pytest.mark.parametrize("keys", [40, 9000])
+def test_attention_of_a_half_type_rounds_its_scores(keys: int) -> None:
+    """Rows that no memory holds are not taken in pieces, either."""
+    rng = np.random.default_rng(3)
+    shapes = {"q": (1, 2, 5, 32), "k": (1, 2, 32, keys), "v": (1, 2, keys, 32)}
+    infos = [onnx.helper.make_tensor_value_info(n, F16, s) for n, s in shapes.items()]
+    nodes = [
+        onnx.helper.make_node("MatMul", ["q", "k"], ["scores"]),
+        onnx.helper.make_node("Softmax", ["scores"], ["rows"], axis=-1),
+        onnx.helper.make_node("MatMul", ["rows", "v"], ["y"]),
+    ]
+    graph = onnx.helper.make_graph(nodes, "g", infos, [onnx.ValueInfoProto(name="y")])
+    opset = [onnx.helper.make_opsetid("", 21)]
+    model = onnx.helper.make_model(graph, opset_imports=opset, ir_version=10)
+    feeds = {n: rng.standard_normal(s).astype(np.float16) for n, s in shapes.items()}
+    operator_by_operator(model, feeds)
+    bits_of_plans(canonicalize(fission(read_model(model))).graph, feeds)
