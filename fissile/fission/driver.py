@@ -324,7 +324,7 @@ def _step(walk: _Walk, operator: Operator, wanted: Container[str]) -> None:
             walk.problems.append(Place(operator.where, operator.title, str(refusal)))
         except ModelError:  # from within a body, where the place is named better
             raise
-        except (ValueError, TypeError, IndexError, KeyError) as error:
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise _impossible(operator, inputs, error) from error
     for node in results:
         if node is not None and any(not isinstance(d, Dim) and d < 0 for d in node.shape):
