@@ -181,6 +181,8 @@ def split(call: Call, x: Node, sizes: Node | None = None) -> tuple[Node, ...]:
     whole = x.shape[axis]
     if given is None:
         n = call.attr("num_outputs", len(call.operator.outputs))
+        if n != len(call.operator.outputs):
+            raise ValueError(f"{len(call.operator.outputs)} outputs, but num_outputs is {n}")
         chunk = ceildiv(whole, n)
         if call.attr("num_outputs") is None:
             call.demand(whole, n * chunk, f"axis {axis}, of {whole}, must split into {n} equal parts")

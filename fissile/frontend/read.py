@@ -146,7 +146,7 @@ def _check_versions(model: onnx.ModelProto) -> None:
     strange = sorted(used - own - {_domain(d) for d in _KNOWN_DOMAINS})
     if strange:
         places = [
-            Place(n.name or ", ".join(n.output), f"{n.domain}.{n.op_type}")
+            Place(_said(n.name) or ", ".join(map(_said, n.output)), f"{n.domain}.{_said(n.op_type)}")
             for n in model.graph.node
             if _domain(n.domain) in strange
         ]
@@ -272,8 +272,8 @@ def _add_sparse(graph: onnx.GraphProto, weights: dict[str, np.ndarray]) -> None:
 # ---- the graph -----------------------------------------------------------------------------------
 
 
-def _domain(text: str) -> str:
-    return "" if text == "ai.onnx" else text
+def _domain(text: str | bytes) -> str:
+    return "" if text == "ai.onnx" else _name(text)
 
 
 def _subgraph(

@@ -669,6 +669,8 @@ def _conv_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
         raise ValueError(f"conv of {x} by {w}")
     _computed("conv", x)
     need.equal(x.shape[-1], w.shape[-2] * groups, "conv input channels")
+    if exact_div(w.shape[-1], groups) is None:
+        raise ValueError(f"{w.shape[-1]} outputs in {groups} groups")
     extents: list[DimLike] = []
     columns = zip(
         x.shape[1:-1], w.shape[:spatial], attrs["strides"], attrs["dilations"], strict=True

@@ -197,15 +197,16 @@ def _least(kernel: Kernel, numbers: Numbers) -> Load:
     need = _elements_read(kernel, inside, numbers, likely=False)
     operations = sum(need.get(n, 0.0) * _operations(n, numbers) for n in inside)
     moved = _written(kernel, numbers) + sum(
-        _stored(n, need.get(n, 0.0), numbers) for n in kernel.inputs
+        _stored(kernel, n, need.get(n, 0.0), numbers) for n in kernel.inputs
     )
     return Load(operations, moved, moved)
 
 
-def _stored(node: Node, elements: float, numbers: Numbers) -> float:
-    """Bytes of the elements of a stored tensor; a packed one is read whole."""
+def _stored(kernel: Kernel, node: Node, elements: float, numbers: Numbers) -> float:
+    """Bytes of the elements of a stored tensor; one whose panels a product reads is read whole."""
     whole = _number(stored_bytes(node), numbers)
-    return whole if node.name == "pack" and elements else min(whole, elements * node.dtype.bytes)
+    is_operand = node.name == "pack" and any(node in n.inputs for n in kernel.nodes)
+    return whole if is_operand and elements else min(whole, elements * node.dtype.bytes)
 
 
 def _written(kernel: Kernel, numbers: Numbers) -> float:
@@ -232,7 +233,7 @@ def _likely(kernel: Kernel, numbers: Numbers) -> Load:
             each += _PICK if _jumps(node) else 0.0
             operations += need.get(node, 0.0) * each * times.get(node, 1.0) / _VECTOR_WORK
     for node in kernel.inputs:
-        share = _stored(node, need.get(node, 0.0), numbers)
+        share = _stored(kernel, node, need.get(node, 0.0), numbers)
         moved += share * (_STRIDED if node in strided else 1.0)
     moved += _WRITE * _written(kernel, numbers)
     return Load(operations, moved, moved)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from fissile.ir import loop as L
 from fissile.ir.affine import Space
 from fissile.ir.dim import equal, exact_div, product
-from fissile.ir.graph import Graph, Node, make, map_graph
+from fissile.ir.graph import Graph, Node, make, map_graph, users
 from fissile.ir.primitive import (
     COLUMNS,
     PANEL,
     PANELS,
     RESHAPE,
+    TRANSPOSE,
     flatten,
     pack,
     packed_extents,
@@ -20,6 +25,7 @@ from fissile.ir.primitive import (
 from fissile.orchestrate.follow import Index
 from fissile.orchestrate.plan import is_constant
 
+TABLE_BYTES = 1 << 18  # from which on a table is worth a look whether it is stored in panels anyway
 NARROW = 4  # columns up to which a panel is mostly padding
 NARROW_DEPTH = (
     256,
@@ -38,7 +44,7 @@ def is_tiled(node: Node) -> bool:
 
 
 def pack_operands(graph: Graph) -> Graph:
-    """Every tiled linear primitive reads its right operand from panels."""
+    """Every tiled linear primitive reads its right operand from panels; a table that is one, too, is stored once."""
 
     def change(node: Node) -> Node | None:
         if not is_tiled(node) or node.inputs[1].name == "pack":
@@ -48,7 +54,75 @@ def pack_operands(graph: Graph) -> Graph:
         packed = pack(b, batch, groups, COLUMNS if _is_narrow(b, batch, groups) else PANELS)
         return make(node.primitive, a, packed, **dict(node.attrs))
 
-    return map_graph(graph, change)
+    return _share_tables(map_graph(graph, change))
+
+
+def _share_tables(graph: Graph) -> Graph:
+    """Rows of a constant table are gathered from panels where a product reads the same values from those.
+
+    Such are tied embeddings: the panels are of the table, or of its transpose. A gathered element is then one of a line
+    of memory that has 15 others, which is little beside the product.
+    """
+    nodes = graph.nodes()
+    readers = users(nodes)
+    outputs = {node for _, node in graph.outputs}
+    panels: dict[tuple[object, ...], list[Node]] = {}
+    for node in nodes:
+        if node.name == "pack" and node.inputs[0].name == "constant" and _is_plain_panels(node):
+            panels.setdefault((node.dtype, node.shape), []).append(node)
+    shared: dict[Node, Node] = {}
+    for table in nodes if panels else ():
+        if table not in outputs and _is_table(table) and all(_picks(r, table) for r in readers[table]):
+            found = _stored_in(table, panels)
+            if found is not None:
+                shared[table] = found
+
+    def change(node: Node) -> Node | None:
+        if node.name != "gather" or node.inputs[0] not in shared:
+            return None
+        return make(node.primitive, shared[node.inputs[0]], node.inputs[1], **dict(node.attrs))
+
+    return map_graph(graph, change) if shared else graph
+
+
+def _is_plain_panels(node: Node) -> bool:
+    return (node.type.format, node.attr("batch"), node.attr("groups")) == (PANELS, 0, 1)
+
+
+def _is_table(node: Node) -> bool:
+    """Whether a constant is a matrix large enough for its second copy to matter."""
+    if node.name != "constant" or node.type.rank != 2:
+        return False
+    size = node.dtype.bytes * math.prod(d for d in node.shape if isinstance(d, int))
+    return size >= TABLE_BYTES
+
+
+def _picks(reader: Node, table: Node) -> bool:
+    """Whether a node reads single rows or columns of the table, or holds it in panels."""
+    return reader.name == "pack" or (reader.name == "gather" and reader.inputs[1] is not table)
+
+
+def _stored_in(table: Node, panels: Mapping[tuple[object, ...], Sequence[Node]]) -> Node | None:
+    """What has the values of the table and reads them from panels; None where no panels have them."""
+    bits = _bits(table)
+    for packed in panels.get((table.dtype, table.shape), ()):
+        if packed.inputs[0] is table or np.array_equal(_bits(packed.inputs[0]), bits):
+            return packed
+    for packed in panels.get((table.dtype, table.shape[::-1]), ()):
+        if np.array_equal(_bits(packed.inputs[0]).T, bits):
+            return make(TRANSPOSE, packed, perm=(1, 0))
+    return None
+
+
+def _array(node: Node) -> np.ndarray:
+    array: np.ndarray = node.attr("value").array
+    return array
+
+
+def _bits(node: Node) -> np.ndarray:
+    """The elements as integers, so that NaNs are compared, too."""
+    array = _array(node)
+    return array.view(f"u{array.dtype.itemsize}")
 
 
 def _is_narrow(b: Node, batch: int, groups: int) -> bool:

@@ -36,9 +36,15 @@ def _inlined(
             computed[node] = depth
         if node in stored or is_stored_leaf(node):
             continue
-        if node.name in _ALWAYS or depth is not None or follows(node, readers, result):
+        always = node.name in _ALWAYS or _turns_panels(node)
+        if always or depth is not None or follows(node, readers, result):
             result.add(node)
     return frozenset(result)
+
+
+def _turns_panels(node: Node) -> bool:
+    """Whether a node is the transpose of a constant in panels, which single elements are read from."""
+    return node.name == "transpose" and node.inputs[0].name == "pack"
 
 
 def _computed_depth(node: Node, computed: dict[Node, int]) -> int | None:

@@ -15,6 +15,7 @@ from fissile.ir.dim import DimLike
 from fissile.ir.graph import Node
 from fissile.ir.primitive import flatten
 from fissile.orchestrate.follow import Index, pull, single_value
+from fissile.orchestrate.formats import panel_address
 from fissile.orchestrate.plan import Kernel
 
 UNBOUNDED = 1 << 62  # extent of a parameter buffer: its size is the caller's business
@@ -67,7 +68,9 @@ class Builder:
         return L.Load(self.tensor(node), (self.address(node, at),))
 
     def address(self, node: Node, at: Index) -> L.Expr:
-        """Offset in elements of `at` in a plain tensor."""
+        """Offset in elements of `at` in a plain tensor, or in one that is held in panels."""
+        if node.name == "pack":
+            return panel_address(self.space, node, at)
         return self.space.canonical(flatten(at, node.shape, self.space.extent))
 
     def pull(self, node: Node, at: Index, members: dict[Node, L.Expr] | None = None) -> L.Expr:
