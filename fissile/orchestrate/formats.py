@@ -11,6 +11,7 @@ import numpy as np
 from fissile.ir import loop as L
 from fissile.ir.affine import Space
 from fissile.ir.dim import equal, exact_div, product
+from fissile.ir.dtype import BFLOAT16
 from fissile.ir.graph import Graph, Node, make, map_graph, users
 from fissile.ir.primitive import (
     COLUMNS,
@@ -18,10 +19,12 @@ from fissile.ir.primitive import (
     PANELS,
     RESHAPE,
     TRANSPOSE,
+    cast,
     flatten,
     pack,
     packed_extents,
 )
+from fissile.ir.scalar import from_bfloat16
 from fissile.orchestrate.follow import Index
 from fissile.orchestrate.plan import is_constant
 
@@ -80,7 +83,8 @@ def _share_tables(graph: Graph) -> Graph:
     def change(node: Node) -> Node | None:
         if node.name != "gather" or node.inputs[0] not in shared:
             return None
-        return make(node.primitive, shared[node.inputs[0]], node.inputs[1], **dict(node.attrs))
+        picked = make(node.primitive, shared[node.inputs[0]], node.inputs[1], **dict(node.attrs))
+        return cast(picked, node.dtype)
 
     return map_graph(graph, change) if shared else graph
 
@@ -103,25 +107,26 @@ def _picks(reader: Node, table: Node) -> bool:
 
 
 def _stored_in(table: Node, panels: Mapping[tuple[object, ...], Sequence[Node]]) -> Node | None:
-    """What has the values of the table and reads them from panels; None where no panels have them."""
-    bits = _bits(table)
-    for packed in panels.get((table.dtype, table.shape), ()):
+    """What has the values of the table and reads them from panels; None where no panels have them.
+
+    Products of half types read float32, which a table in a half type becomes without loss, and back.
+    """
+    bits, of = _bits(table), table.dtype.compute
+    for packed in panels.get((of, table.shape), ()):
         if packed.inputs[0] is table or np.array_equal(_bits(packed.inputs[0]), bits):
             return packed
-    for packed in panels.get((table.dtype, table.shape[::-1]), ()):
+    for packed in panels.get((of, table.shape[::-1]), ()):
         if np.array_equal(_bits(packed.inputs[0]).T, bits):
             return make(TRANSPOSE, packed, perm=(1, 0))
     return None
 
 
-def _array(node: Node) -> np.ndarray:
-    array: np.ndarray = node.attr("value").array
-    return array
-
-
 def _bits(node: Node) -> np.ndarray:
-    """The elements as integers, so that NaNs are compared, too."""
-    array = _array(node)
+    """The elements in the type they are computed in, as integers, so that NaNs are compared, too."""
+    array: np.ndarray = node.attr("value").array
+    if node.dtype is BFLOAT16:
+        array = from_bfloat16(array)
+    array = array.astype(node.dtype.compute.numpy, copy=False)
     return array.view(f"u{array.dtype.itemsize}")
 
 
