@@ -29,6 +29,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--mutants", type=int, default=0, help="how many mutated models (0: for --fuzz-seconds)"
     )
     parser.addoption(
+        "--crafted", type=int, default=300, help="how many crafted artifacts are loaded and run"
+    )
+    parser.addoption(
         "--signals", type=int, default=150, help="how many signals end calls of every kind"
     )
     parser.addoption(

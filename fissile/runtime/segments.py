@@ -90,13 +90,13 @@ def _call(
     """Run call `number`, bind what it decides, and put its results into their places."""
     plan, frame = run.program.plan, run.frame
     call = plan.calls[number]
-    if call.model not in frame.evaluators:
-        assert run.program.evaluator is not None
-        frame.evaluators[call.model] = run.program.evaluator(call, frame.threads)
     inputs = [_view(run, operand, slots, outputs) for operand in call.inputs]
     for array in inputs:
         array.flags.writeable = False
     try:
+        if call.model not in frame.evaluators:
+            assert run.program.evaluator is not None
+            frame.evaluators[call.model] = run.program.evaluator(call, frame.threads)
         results = [np.asarray(r) for r in frame.evaluators[call.model](inputs)]
     except Exception as error:
         raise _failed(call, f"{type(error).__name__}: {error}") from error
