@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-KINDS = 9
+KINDS = 8
 
 
 def test_crafted_artifacts(request: pytest.FixtureRequest) -> None:

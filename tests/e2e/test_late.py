@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SEEDS_PER_SECOND = 6
+SEEDS_PER_SECOND = 4
 
 
 def test_drawn_models_with_late_extents(request: pytest.FixtureRequest) -> None:
