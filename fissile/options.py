@@ -35,6 +35,7 @@ class Options:
     kernels become. affinity: CPUs for the gang, as "0-3" (None: no pinning).
     plan: a plan file, which says what kernels there are; None: the compiler chooses.
     store: plan by what the tuning store remembers of this machine; False: by guesses, which are the same everywhere.
+    overridable: initializers that stay inputs, to be fed with every call; all others are packed into the artifact.
     providers: packages (of `PROVIDERS`) that tuning may let run kernels; the artifact then needs those it chose.
     """
 
@@ -48,11 +49,13 @@ class Options:
     affinity: str | None = None
     plan: str | os.PathLike[str] | None = None
     store: bool = True
+    overridable: tuple[str, ...] = ()
     providers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check_kinds(self)
         object.__setattr__(self, "disable", tuple(self.disable))
+        object.__setattr__(self, "overridable", tuple(dict.fromkeys(self.overridable)))
         object.__setattr__(self, "providers", tuple(dict.fromkeys(self.providers)))
         for name in self.providers:
             if name not in PROVIDERS:
@@ -68,8 +71,9 @@ class Options:
         for name in ("workers", "verify", "affinity", "store"):
             del fields[name]
         fields["disable"] = sorted(self.disable)
-        if not self.providers:
-            del fields["providers"]
+        for name in ("overridable", "providers"):
+            if not fields[name]:
+                del fields[name]
         if self.plan is None:
             del fields["plan"]
         else:

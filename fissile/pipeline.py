@@ -39,7 +39,7 @@ from fissile.errors import (
     one_form,
 )
 from fissile.fission import fission
-from fissile.frontend import OperatorGraph, Value, fix_extents, read_model
+from fissile.frontend import OperatorGraph, Value, as_inputs, fix_extents, read_model
 from fissile.ir import loop as L
 from fissile.ir import text
 from fissile.ir.dim import DimLike
@@ -142,7 +142,7 @@ class Stage:
 
 def import_model(work: Work) -> Work:
     """Model -> operator graph, with the extents that the user fixes."""
-    operators = read_model(work.model, work.base_dir)
+    operators = as_inputs(read_model(work.model, work.base_dir), work.options.overridable)
     return replace(work, operators=fix_extents(operators, work.shapes))
 
 

@@ -181,7 +181,8 @@ def _bisect(
 
     oracle, draw = failed
     targets = tuple(resolve_target(name) for name in choices["target"].split(","))
-    options = Options(disable=choices["disable"], substitute=choices["substitute"])
+    chosen = {name: choices[name] for name in ("disable", "substitute", "overridable")}
+    options = Options(**chosen)
     work = Work(model, None, targets, 1, options, parse_shapes(choices["shapes"]))
     case = Case(draw.feeds, oracle, tolerance * draw.factor)
     return bisect(work, model, case, progress)

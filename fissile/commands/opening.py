@@ -37,6 +37,7 @@ def compile_model(
     shapes: tuple[str, ...],
     disable: tuple[str, ...],
     substitute: bool,
+    overridable: tuple[str, ...],
     foreign: Literal["error", "warn", "allow"],
     no_cache: bool,
     plan: Path | None = None,
@@ -61,7 +62,9 @@ def compile_model(
         target=targets[0] if len(targets) == 1 else targets,
         shapes=parse_shapes(shapes) or None,
         foreign=foreign,
-        options=Options(disable=disable, substitute=substitute, plan=plan),
+        options=Options(
+            disable=disable, substitute=substitute, overridable=overridable, plan=plan
+        ),
         cache=not no_cache,
         progress=progress,
     )
@@ -80,6 +83,7 @@ def write_plan(
     shapes: tuple[str, ...],
     disable: tuple[str, ...],
     substitute: bool,
+    overridable: tuple[str, ...],
     plan: Path | None,
     **_: Any,
 ) -> None:
@@ -87,7 +91,9 @@ def write_plan(
     from fissile import compiler
     from fissile.runtime.artifact import atomic_file
 
-    options = Options(disable=disable, substitute=substitute, plan=plan)
+    options = Options(
+            disable=disable, substitute=substitute, overridable=overridable, plan=plan
+        )
     found = parse_shapes(shapes) or None
     text = compiler.plan_file(
         model, threads=threads, target=target.split(","), shapes=found, options=options

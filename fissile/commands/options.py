@@ -51,6 +51,7 @@ def choosing(command: Command) -> Command:
         click.option(
             "--substitute/--no-substitute", default=True, help="Search for cheaper graphs (default)."
         ),
+        click.option("--overridable", multiple=True, metavar="NAME", help="Feed an initializer."),
         click.option("--foreign", type=click.Choice(["error", "warn", "allow"]), default="warn"),
         click.option("--no-cache", is_flag=True, help="Neither read nor fill the compile cache."),
     ):

@@ -75,16 +75,18 @@ def tune_model(
     target: str,
     shapes: tuple[str, ...],
     disable: tuple[str, ...],
-    substitute: bool,
     foreign: Literal["error", "warn", "allow"],
     no_cache: bool,
     providers: str = "",
+    **choices: Any,
 ) -> int:
     """Tune and write; the exit code. no_cache: nothing tuned is in the compile cache anyway."""
     outputs = [Output("-o", path, ARTIFACT), Output("--save-plan", save_plan, PLAN)]
     check_outputs(outputs, force, [model])
     existing(model)
     check_rules(disable)
+    chosen = tuple(filter(None, providers.split(",")))
+    options = Options(disable=disable, providers=chosen, **choices)
     from fissile.tune.interrupt import listening
 
     with listening(signal.SIGTERM) as heard:
@@ -100,9 +102,7 @@ def tune_model(
                 target=target.split(","),
                 shapes=parse_shapes(shapes) or None,
                 foreign=foreign,
-                options=Options(
-                    disable=disable, substitute=substitute, providers=tuple(filter(None, providers.split(",")))
-                ),
+                options=options,
                 installed=installed,
                 progress=heard.passing(screen.show),
             )

@@ -21,7 +21,9 @@ _SEVERITY = {
     4: logging.CRITICAL,
 }
 
+OVERRIDABLE = "fissile.overridable_initializers"
 _CONFIG_KEYS = (
+    OVERRIDABLE,
     "ep.context_enable",
     "ep.context_embed_mode",
     "ep.context_file_path",
@@ -186,7 +188,8 @@ class SessionOptions:
     def add_initializer(self, name: str, value: object) -> None:
         """Refused: initializers are constants of the compiled model."""
         raise InvalidArgument(
-            f"initializer {name} cannot be replaced; {type(value).__name__} given"
+            f"initializer {name} cannot be replaced; {type(value).__name__} given\n"
+            f"  to feed it with every call: add_session_config_entry({OVERRIDABLE!r}, {name!r})"
         )
 
     def register_custom_ops_library(self, library: str) -> None:
@@ -237,6 +240,11 @@ def set_default_logger_severity(severity: int) -> None:
     """0 verbose .. 4 fatal -> level of the logger `fissile`; other numbers change nothing."""
     if severity in _SEVERITY:
         logger.setLevel(_SEVERITY[severity])
+
+
+def overridable(options: SessionOptions) -> tuple[str, ...]:
+    """The initializers that are to be fed with every call: the names of a configuration entry, by semicolons."""
+    return tuple(filter(None, options._config.get(OVERRIDABLE, "").split(";")))
 
 
 def free_dimensions(options: SessionOptions) -> dict[str, int]:

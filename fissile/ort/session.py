@@ -26,10 +26,12 @@ from fissile.errors import (
 from fissile.options import Options
 from fissile.ort.errors import Fail, InvalidArgument, loading_error
 from fissile.ort.options import (
+    OVERRIDABLE,
     GraphOptimizationLevel,
     RunOptions,
     SessionOptions,
     free_dimensions,
+    overridable,
 )
 from fissile.ort.value import (
     UNSET_VERSION,
@@ -166,7 +168,8 @@ class InferenceSession:
                 hint = did_you_mean(name, self._input_names)
                 raise InvalidArgument(
                     f"Invalid input name: {name}\n  inputs: {known}. {hint}\n"
-                    "  initializers are constants of the compiled model and cannot be fed"
+                    "  initializers are constants of the compiled model; to feed one, name it before: "
+                    f"add_session_config_entry({OVERRIDABLE!r}, {name!r}), or Options(overridable=[{name!r}])"
                 )
         for name in names:
             if name not in self._output_names:
@@ -312,7 +315,7 @@ def _open(
             source,
             threads=threads,
             shapes={**free_dimensions(options), **(shapes or {})} or None,
-            options=Options(rewrite=rewrite),
+            options=Options(rewrite=rewrite, overridable=overridable(options)),
         )
     except FissileError as error:
         raise loading_error(error, name) from error

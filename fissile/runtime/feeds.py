@@ -35,6 +35,7 @@ def check_names(infos: Sequence[TensorInfo], feeds: Mapping[str, Any]) -> None:
             "feeds name inputs the model does not have",
             where=[Place(str(n), detail=hint) for n, hint in zip(unknown, hints)],
             reason=f"inputs: {', '.join(names) or 'none'}",
+            remedy="an initializer is fed where it is named when compiling: Options(overridable=[NAME])",
         )
     if missing:
         raise InvalidFeed(

@@ -175,3 +175,18 @@ def test_a_long_chain_and_a_wide_graph_are_sorted_in_linear_time() -> None:
     nodes = [node("Relu", [a], [b]) for a, b in zip(names, names[1:], strict=False)]
     operators = read_model(model(*reversed(nodes))).operators
     assert [o.outputs[0] for o in operators] == names[1:]
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_a_declared_extent_of_zero_is_open(rows: int) -> None:
+    """Some exporters write 0 for what they do not know; onnxruntime then takes no other extent."""
+    made = model(node("Relu", ["x"], ["y"]))
+    made.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 0
+    (got,) = run(made, {"x": X[:rows]})
+    assert np.array_equal(got, np.maximum(X[:rows], 0))
+
+
+def test_a_vector_of_no_element_stays_one() -> None:
+    made = model(node("ReduceSum", ["x", "axes"], ["y"]), opsets=[("", 18)])
+    made.graph.input.append(helper.make_tensor_value_info("axes", TensorProto.INT64, [0]))
+    assert read_model(made).inputs[1].shape == (0,)

@@ -18,6 +18,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+import fissile.ort
+
 ENGINES = ["fissile.ort"]
 if importlib.util.find_spec("onnxruntime"):
     ENGINES.append("onnxruntime")
@@ -114,6 +116,19 @@ def test_mistakes(
     expected = ValueError if kind == "ValueError" else getattr(state(ort), kind)
     with pytest.raises(expected, match=words):
         session.run(outputs, feeds)
+
+
+def test_an_initializer_that_calls_feed() -> None:
+    """It is named by an entry of the configuration; a refusal names that entry."""
+    plain = fissile.ort.InferenceSession(model_bytes())
+    with pytest.raises(fissile.ort.InvalidArgument, match="fissile.overridable_initializers"):
+        plain.run(["y"], {"x": X, "w": X[0]})
+    options = fissile.ort.SessionOptions()
+    options.add_session_config_entry("fissile.overridable_initializers", "w")
+    session = fissile.ort.InferenceSession(model_bytes(), options)
+    assert [i.name for i in session.get_inputs()] == ["x", "w"]
+    (y,) = session.run(["y"], {"x": X, "w": X[0]})
+    np.testing.assert_array_equal(y, np.maximum(X + X[0], 0))
 
 
 def test_describes_itself(session: Any) -> None:
