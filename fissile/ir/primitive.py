@@ -12,7 +12,7 @@ and unpadded; padding, windows and layouts are primitives of their own.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -646,7 +646,8 @@ def _matmul_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
         raise ValueError(f"matmul of {a} and {b}")
     _computed("matmul", a)
     for x, y in zip(a.shape[:-2], b.shape[:-2], strict=True):
-        need.equal(x, y, "matmul batch")
+        if y != 1:
+            need.equal(x, y, "matmul batch")
     need.equal(a.shape[-1], b.shape[-2], "matmul inner extent")
     return TensorType(a.dtype, (*a.shape[:-1], b.shape[-1]))
 
@@ -659,7 +660,12 @@ def _matmul_reference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def _matmul_define(node: Node, at: Any, reduced: Any, read: Read, extent: Extent) -> L.Expr:
     batch, (m, n), (k,) = at[:-2], at[-2:], reduced
-    return L.op("mul", read(0, (*batch, m, k)), read(1, (*batch, k, n)))
+    return L.op("mul", read(0, (*batch, m, k)), read(1, (*right_batch(node, batch), k, n)))
+
+
+def right_batch(node: Node, batch: Sequence[L.Expr]) -> tuple[L.Expr, ...]:
+    """The batch index of the right operand of a matmul at a batch index of its result."""
+    return tuple(L.const(0) if d == 1 else i for i, d in zip(batch, node.inputs[1].shape, strict=False))
 
 
 def _conv_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
@@ -729,7 +735,7 @@ def _per_group(node: Node) -> DimLike:
     return outs
 
 
-MATMUL = _row(  # a[.., m, k] . b[.., k, n], one accumulator per element, k ascending
+MATMUL = _row(  # a[.., m, k] . b[.., k, n], b's batch axes maybe 1; one accumulator per element, k ascending
     Primitive(
         "matmul",
         "linear",

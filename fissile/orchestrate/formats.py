@@ -14,6 +14,7 @@ from fissile.ir.dim import equal, exact_div, product
 from fissile.ir.dtype import BFLOAT16
 from fissile.ir.graph import Graph, Node, make, map_graph, users
 from fissile.ir.primitive import (
+    BROADCAST,
     COLUMNS,
     PANEL,
     PANELS,
@@ -54,6 +55,7 @@ def pack_operands(graph: Graph) -> Graph:
             return None
         a, b = node.inputs
         batch, groups = (b.type.rank - 2, 1) if node.name == "matmul" else (0, node.attr("groups"))
+        b = _once(b, batch) if node.name == "matmul" else b
         packed = pack(b, batch, groups, COLUMNS if _is_narrow(b, batch, groups) else PANELS)
         return make(node.primitive, a, packed, **dict(node.attrs))
 
@@ -128,6 +130,23 @@ def _bits(node: Node) -> np.ndarray:
         array = from_bfloat16(array)
     array = array.astype(node.dtype.compute.numpy, copy=False)
     return array.view(f"u{array.dtype.itemsize}")
+
+
+def _once(b: Node, batch: int) -> Node:
+    """A right operand without what is repeated along batch axes: those are 1, and every matrix is packed once."""
+    if b.primitive is not BROADCAST:
+        return b
+    small = b.inputs[0]
+    have = (1,) * (b.type.rank - small.type.rank) + small.shape
+    want = tuple(1 if a < batch and equal(d, 1) is True else b.shape[a] for a, d in enumerate(have))
+    source = small if small.shape == have else make(RESHAPE, small, shape=have)
+    return source if have == want else make(BROADCAST, source, shape=want)
+
+
+def shares_right(node: Node) -> bool:
+    """Whether several matrices of a matmul's left operand meet the same one of its right operand."""
+    pairs = zip(node.shape[:-2], node.inputs[1].shape[:-2], strict=True)
+    return any(right == 1 and equal(left, 1) is not True for left, right in pairs)
 
 
 def _is_narrow(b: Node, batch: int, groups: int) -> bool:

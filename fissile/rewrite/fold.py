@@ -21,7 +21,7 @@ from fissile.rewrite.shape import broadcast, is_concrete, is_constant, is_unit, 
 
 SMALL_BYTES = 1 << 16  # a result up to this size is folded whatever it is made of
 GROWTH = 2  # a larger one may be this much larger than the constants it is made of
-MAX_ELEMENTS = 1 << 26  # nothing is folded by going over more elements
+MAX_ELEMENTS = 1 << 26  # nothing is folded by going over more elements, but for GROWTH times those there are
 
 _FOLDED = tuple(
     p.name
@@ -70,7 +70,7 @@ def fold_constants(node: Node) -> Outcome:
     result, sources = _bytes(node, values)
     if result > max(SMALL_BYTES, GROWTH * sources):
         return Refused(f"{result} bytes made of {sources}")
-    if sum(v.size for v in values) > MAX_ELEMENTS:
+    if sum(v.size for v in values) > max(MAX_ELEMENTS, GROWTH * sources // node.dtype.bytes):
         return Refused("it goes over too many elements")
     array = np.asarray(node.primitive.reference(*values, **dict(node.attrs)))
     return constant(array.astype(node.dtype.numpy, copy=False), node.dtype)

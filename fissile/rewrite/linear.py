@@ -55,10 +55,15 @@ def flatten_matmul(node: Node) -> Outcome:
         return Refused("the right operand differs along the batch")
     if source.shape[-2:] != b.shape[-2:]:
         return Refused("the right operand is broadcast along its own axes")
-    if a.primitive is TRANSPOSE and not _rows_adjoin(a):
+    if a.primitive is TRANSPOSE and not (_keeps_rows(a) or _rows_adjoin(a)):
         return Refused("the left operand is a transpose, which is read in place")
     rows = view(a, (product(a.shape[:-1]), a.shape[-1]))
     return view(make(MATMUL, rows, view(source, source.shape[-2:])), node.shape)
+
+
+def _keeps_rows(a: Node) -> bool:
+    """Whether rows of a transpose are rows of its operand, in another order: each is read as a whole."""
+    return bool(a.attr("perm")[-1] == a.type.rank - 1)
 
 
 def _rows_adjoin(a: Node) -> bool:

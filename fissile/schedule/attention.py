@@ -72,7 +72,7 @@ class _Mix(Product):
         """The right operand's element of row k and a column."""
         node = self.root.inputs[1]
         _, panels, depth, _ = packed_extents(node)
-        panel = L.times(self.names["matrix"], self.role("panels", panels))
+        panel = L.times(self.right_matrix(), self.role("panels", panels))
         panel = L.plus(panel, L.quotient(column, PANEL))
         row = L.plus(L.times(panel, self.role("panel_elements", depth * PANEL)), L.times(k, PANEL))
         return L.Load(self.build.tensor(node), (L.plus(row, L.remainder(column, PANEL)),))

@@ -14,7 +14,7 @@ from fissile.ir.affine import LITERAL
 from fissile.ir.dim import DimLike, ceildiv, divides, equal, exact_div, max_, product
 from fissile.ir.dtype import INT64
 from fissile.ir.graph import Node
-from fissile.ir.primitive import PANEL, packed_extents, unflatten
+from fissile.ir.primitive import PANEL, flatten, packed_extents, right_batch, unflatten
 from fissile.microkernel.generate import (
     ROW_PITCH_GAP,
     Read,
@@ -25,7 +25,7 @@ from fissile.microkernel.generate import (
     tile_shape,
 )
 from fissile.orchestrate.follow import Index, definition, push
-from fissile.orchestrate.formats import tile_address
+from fissile.orchestrate.formats import shares_right, tile_address
 from fissile.orchestrate.plan import Kernel
 from fissile.schedule.in_place import InPlace, in_place
 from fissile.schedule.kernel import Builder, Lowered
@@ -54,6 +54,7 @@ def view(root: Node) -> Extents:
     matrices, _, depth, _ = packed_extents(root.inputs[1])
     shape = root.shape
     if root.name == "matmul":
+        matrices = product(shape[:-2]) if shares_right(root) else matrices
         return Extents(matrices, shape[-2], shape[-1], depth)
     groups = root.attr("groups")
     columns = shape[-1] if groups == 1 else shape[-1] // groups
@@ -122,6 +123,15 @@ class Linear:
             column = L.plus(L.times(self.matrix, space.extent(self.size.columns)), self.n)
             at = (*outer, column)
         return tuple(space.canonical(e) for e in at)
+
+    def right_matrix(self) -> L.Expr:
+        """Which matrix of the right operand meets this one: fewer where some are shared by the batch."""
+        root, space, matrix = self.root, self.build.space, self.names["matrix"]
+        if root.name != "matmul" or not shares_right(root):
+            return matrix
+        batch = right_batch(root, unflatten(self.matrix, root.shape[:-2], space.extent))
+        flat = flatten(batch, root.inputs[1].shape[:-2], space.extent)
+        return L.substitute(space.canonical(flat), {self.matrix: matrix})
 
     def left_value(self, taps: Index) -> L.Expr:
         """The left operand's element for row m of this matrix at the reduction indices `taps`."""
@@ -460,7 +470,7 @@ class _Tile:
         _, panels, depth, _ = packed_extents(linear.root.inputs[1])
         stride = role("panel_elements", depth * PANEL)
         panel = L.quotient(L.plus(linear.names["column"], self.column0), PANEL)
-        panel = L.plus(L.times(linear.names["matrix"], role("panels", panels)), panel)
+        panel = L.plus(L.times(linear.right_matrix(), role("panels", panels)), panel)
         base, k0, lane = L.var("panel_start"), L.var("packed_row"), L.var("lane")
         start = L.plus(L.times(panel, stride), L.times(linear.names["start"], PANEL))
 

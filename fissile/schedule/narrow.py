@@ -89,7 +89,7 @@ class _Narrow(Linear):
         lane = L.var("lane")
         right = self.build.tensor(self.root.inputs[1])
         elements = self.build.role("column_elements", self.depth)
-        first_column = L.times(self.names["matrix"], self.columns)
+        first_column = L.times(self.right_matrix(), self.columns)
         terms: list[L.Stmt] = []
         for row in range(self.shape.rows):
             k = L.plus(start, lane)

@@ -270,6 +270,8 @@ def _matmul(p: _Pool) -> Node:
     if p.filling == "special":
         raise ValueError("sums of special values depend on their order")
     x = p.some(lambda n: n.dtype in (FLOAT32, FLOAT64, INT32) and n.type.rank >= 2)
+    if p.flip():
+        x = _prim("transpose", x, perm=p.order(x.type.rank))
     *batch, m, k = x.shape
     n = p.choice([*EXTENTS, *LARGE, m, k])
     if p.flip():
@@ -279,7 +281,9 @@ def _matmul(p: _Pool) -> Node:
     elif p.flip():
         y = p.leaf(x.dtype, (*batch, k, n))
     elif p.flip():
-        y = _prim("broadcast", p.leaf(x.dtype, (k, n)), shape=(*batch, k, n))
+        first = p.integer(0, len(batch))
+        small = (*(d if p.flip() else 1 for d in batch[first:]), k, n)
+        y = _prim("broadcast", p.leaf(x.dtype, small), shape=(*batch, k, n))
     else:
         y = p.some(lambda o: o.dtype is x.dtype and o.shape[:-1] == (*batch, k))
     return _prim("matmul", x, y)

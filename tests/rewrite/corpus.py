@@ -631,6 +631,8 @@ def flatten_matmul(draw: Draw) -> Node:
     batch = extents(draw, draw(st.integers(1, 2)))
     m = draw(st.sampled_from((1, 6)))
     a = source([*batch, m, 8])
+    if draw(st.booleans()):  # rows in another order
+        a = P("transpose", source([m, *batch, 8]), perm=(*range(1, len(batch) + 1), 0, len(batch) + 1))
     small = draw(st.sampled_from(([8, 9], [1, 8, 9])))
     b = P("broadcast", source(small, "b"), shape=(*batch, 8, 9))
     return P("matmul", a, b)

@@ -344,7 +344,7 @@ def _heads() -> Node:
 
 
 def _apart() -> Node:
-    return P("transpose", source([3, A, 2]), perm=(1, 0, 2))
+    return P("transpose", source([3, 2, A]), perm=(2, 0, 1))
 
 
 def _shared(a: Node) -> Node:
