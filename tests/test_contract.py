@@ -18,7 +18,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 # Left to right; rooms on one line do not order each other.
 ORDER: tuple[tuple[str, ...], ...] = (
-    ("errors", "files", "target", "options"),
+    ("child", "errors", "files", "target", "options"),
     ("reference",),
     ("ir",),
     ("frontend",),
@@ -48,6 +48,7 @@ ONLY: dict[str, tuple[str, ...]] = {
     "ir": ("fissile.errors", "fissile.ir"),
     "microkernel": ("fissile.errors", "fissile.target", "fissile.ir", "fissile.microkernel"),
     "runtime": (
+        "fissile.child",
         "fissile.errors",
         "fissile.files",
         "fissile.target",

@@ -150,7 +150,7 @@ def _feed(work: Compiling) -> None:
 def _start(machine: bytes, said: IO[bytes]) -> subprocess.Popen[bytes]:
     paths = [_PACKAGE_PARENT, *filter(None, [os.environ.get("PYTHONPATH")])]
     worker = subprocess.Popen(
-        [sys.executable, "-P", "-m", "fissile.codegen.worker"],
+        [sys.executable, "-P", "-m", "fissile.codegen.worker", str(os.getpid())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=said,

@@ -1,8 +1,9 @@
-"""A child process that turns LLVM text into objects: `python -m fissile.codegen.worker`.
+"""A child process that turns LLVM text into objects: `python -m fissile.codegen.worker PARENT`.
 
 In: frames on stdin (length, then bytes): the machine as JSON, then one module per frame. Out: for
 each module a frame on stdout, its first byte 1 (an object follows) or 0 (a message follows).
-Invariant: nothing else is written to stdout; imports nothing but llvmlite and the standard library.
+Invariant: nothing else is written to stdout; imports nothing but llvmlite and the standard library; it is gone once the
+process PARENT is.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import llvmlite.binding as llvm
+
+from fissile.child import end_with_parent
 
 LENGTH = struct.Struct("<I")
 
@@ -90,6 +93,7 @@ def compile_text(text: str, tm: Any, level: int) -> bytes:
 
 def main() -> None:
     """Serve frames until stdin ends."""
+    end_with_parent()
     first = read_frame(sys.stdin.buffer)
     if first is None:
         return

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from fissile.runtime.measure import answer_of, end_with_parent, in_background
+from fissile.child import end_with_parent
+from fissile.runtime.measure import answer_of, in_background
 from fissile.runtime.statistic import Samples
 from fissile.runtime.vendor import Array, Evaluator, VendorFailed, evaluator
 

@@ -7,7 +7,6 @@ output, both JSON. Invariant: generated code that crashes takes the child down, 
 inputs are random; what is done before the timing is done at a low priority.
 """
 
-import ctypes
 import json
 import math
 import os
@@ -28,6 +27,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from fissile.child import end_with_parent
 from fissile.errors import CompileError
 from fissile.runtime.alone import Alone, alone_of, placed, touch_far
 from fissile.runtime.bind import Binding, bind_extents
@@ -46,7 +46,6 @@ DRAWN = 1 << 18  # numbers drawn for one array
 WARM_UP_SECONDS = 0.02
 
 NICE = 5
-_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 T = TypeVar("T")
 Run = Callable[[], None]
@@ -106,7 +105,7 @@ def answer_of(module: str, asked: dict[str, Any], timeout: float, where: Sequenc
     """What a module says in a child; CompileError F411 if that dies or takes longer than `timeout` seconds.
 
     The child's process group is its own, so Ctrl-C reaches the caller alone; it ends with its caller where it says
-    `end_with_parent`. where: what is measured, for people.
+    `fissile.child.end_with_parent`. where: what is measured, for people.
     """
     command = [sys.executable, "-m", module, str(os.getpid())]
     try:
@@ -122,17 +121,6 @@ def answer_of(module: str, asked: dict[str, Any], timeout: float, where: Sequenc
         return json.loads(done.stdout.splitlines()[-1])
     except (IndexError, ValueError) as error:
         raise _died(where, "it ended without an answer") from error
-
-
-def end_with_parent() -> None:
-    """Be killed when the process that started this one is: nobody else would end code that hangs.
-
-    That process says its number in the arguments: it may be gone already.
-    """
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
-    if sys.argv[1:] and os.getppid() != int(sys.argv[1]):
-        sys.exit("whoever asked is gone")
 
 
 def _columns(row: dict[str, Any]) -> npt.NDArray[np.float64]:

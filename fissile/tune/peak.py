@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from fissile.child import end_with_parent
 from fissile.codegen.build import compile_modules
 from fissile.codegen.link import link
 from fissile.codegen.llvm import emit_module
@@ -22,7 +23,7 @@ from fissile.ir import loop as L
 from fissile.ir.dtype import FLOAT32
 from fissile.options import environment, resolve_target
 from fissile.runtime.machine import identity
-from fissile.runtime.measure import answer_of, end_with_parent
+from fissile.runtime.measure import answer_of
 from fissile.runtime.roofline import LEVELS, Peaks
 from fissile.runtime.store import Store, default_paths
 from fissile.target import Target

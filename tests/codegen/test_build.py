@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import errno
+import subprocess
+import sys
 import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +30,31 @@ def test_objects_come_in_the_order_of_the_texts() -> None:
     objects = compile_modules(texts, TARGET, jobs=2)
     for i, data in enumerate(objects):
         assert list(link([data]).symbols) == [f"k{i}"]
+
+
+ORPHAN = """
+import json, os, signal, tempfile, time
+from fissile.codegen.build import _start
+machine = {"triple": "x86_64-unknown-linux-gnu", "cpu": "x86-64-v3", "features": "", "level": 1}
+worker = _start(json.dumps(machine).encode(), tempfile.TemporaryFile())
+time.sleep(0.3)
+os.kill(worker.pid, signal.SIGSTOP)
+print(worker.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_busy_worker_ends_with_its_caller() -> None:
+    with subprocess.Popen([sys.executable, "-c", ORPHAN], stdout=subprocess.PIPE) as caller:
+        assert caller.stdout is not None
+        worker = Path("/proc") / caller.stdout.readline().decode().strip()
+        assert worker.exists()
+        caller.kill()
+    for _ in range(100):
+        if not worker.exists() or "State:\tZ" in (worker / "status").read_text():
+            return
+        time.sleep(0.1)
+    raise AssertionError("the worker is still there")
 
 
 def test_no_modules_need_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
