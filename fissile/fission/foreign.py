@@ -18,11 +18,11 @@ from fissile.errors import Place
 from fissile.fission.build import dtype_of_onnx
 from fissile.fission.sequence import is_sequence
 from fissile.fission.table import Refusal
-from fissile.frontend import Operator, single_model, values_read
+from fissile.frontend import Operator, OperatorGraph, single_model, values_read
 from fissile.ir.dim import Dim, DimLike, symbol
 from fissile.ir.dtype import FLOAT32, DType
 from fissile.ir.graph import Node, data, make, mentioned
-from fissile.ir.primitive import FOREIGN, constant_value
+from fissile.ir.primitive import FOREIGN, cast, constant_value
 from fissile.reference import runner
 
 _KNOWN_SIZE = 4096  # elements of a constant that inference of types may look into
@@ -75,12 +75,12 @@ def foreign_nodes(
         raise Refusal("it reads a value that has no native definition")
     if any(map(is_sequence, inputs)):
         raise Refusal("it reads a sequence, and sequences do not leave native code")
-    nodes = {n: node for n, node in zip(names, inputs) if node is not None}
+    stored = {n: node for n, node in zip(names, inputs) if node is not None}
     dims: dict[str, Dim] = {}
-    types = {n: (x.dtype.name, [_label(d, dims) for d in x.shape]) for n, x in nodes.items()}
-    model = single_model(operator, types)
+    exact = _inferred(operator, stored, _types(stored, dims), found.ranks, wanted)
+    nodes, kinds = _widened(operator, stored, exact, dims, found.ranks, wanted)
+    model = single_model(operator, _types(nodes, dims))
     _check_runs(model)
-    kinds = _inferred(operator, nodes, types, found.ranks, wanted)
     key = found.key(operator.where)
     before = set(found.symbols)
     content = data(np.frombuffer(model.SerializeToString(deterministic=True), np.uint8))
@@ -105,7 +105,39 @@ def foreign_nodes(
             if node is not None:
                 found.late.setdefault(name, node)
     found.places.append(Place(operator.where, operator.title, reason))
-    return tuple(results)
+    rounded = zip(operator.outputs, results, strict=True)
+    return tuple(n if n is None else cast(n, exact[name][0]) for name, n in rounded)
+
+
+Types = Mapping[str, tuple[str, Sequence[int | str]]]
+
+
+def _types(nodes: Mapping[str, Node], dims: dict[str, Dim]) -> Types:
+    return {n: (x.dtype.name, [_label(d, dims) for d in x.shape]) for n, x in nodes.items()}
+
+
+def _widened(
+    operator: Operator,
+    nodes: Mapping[str, Node],
+    kinds: Mapping[str, Kind],
+    dims: dict[str, Dim],
+    ranks: Mapping[str, int],
+    wanted: Container[str],
+) -> tuple[Mapping[str, Node], Mapping[str, Kind]]:
+    """Half types as float32, so that Python, too, rounds once: the operands and what the operator then gives.
+
+    As they are where a body says what is of which type, or where float32 is none of the operator's types.
+    """
+    has_body = any(isinstance(a, OperatorGraph) for a in operator.attributes.values())
+    if has_body or not any(x.dtype.is_half for x in nodes.values()):
+        return nodes, kinds
+    wide = {n: cast(x, x.dtype.compute) for n, x in nodes.items()}
+    try:
+        found = _inferred(operator, wide, _types(wide, dims), ranks, wanted)
+    except Refusal:
+        return nodes, kinds
+    same = all(of is kinds[name][0].compute or of is kinds[name][0] for name, (of, _) in found.items())
+    return (wide, found) if same else (nodes, kinds)
 
 
 def _label(extent: DimLike, dims: dict[str, Dim]) -> int | str:
@@ -154,7 +186,7 @@ def _check_runs(model: onnx.ModelProto) -> None:
 def _inferred(
     operator: Operator,
     nodes: Mapping[str, Node],
-    types: Mapping[str, tuple[str, Sequence[int | str]]],
+    types: Types,
     ranks: Mapping[str, int],
     wanted: Container[str],
 ) -> dict[str, Kind]:

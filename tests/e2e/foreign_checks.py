@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
+from ml_dtypes import bfloat16
 from onnx import TensorProto, helper, numpy_helper
 
 import fissile
@@ -252,6 +253,26 @@ def check_failure() -> None:
         executable.run({"x": x, "axes": np.array([0, 1])})
     assert caught.value.code == "F310"
     assert caught.value.where[0].node == "bad"
+
+
+def check_half() -> None:
+    """A half type goes to Python as float32 and is rounded once when it comes back."""
+    for code, kind in ((TensorProto.FLOAT16, np.float16), (TensorProto.BFLOAT16, bfloat16)):
+        nodes = [
+            helper.make_node("Det", ["x"], ["d"], name="det"),
+            helper.make_node("Unique", ["d"], ["u"], name="unique"),
+            helper.make_node("Mul", ["u", "u"], ["y"]),
+        ]
+        made = model(nodes, [("x", code, ["n", 4, 4])], [("u", code, ["m"]), ("y", code, ["m"])])
+        executable = fissile.compile(made, threads=1, cache=False, foreign="allow")
+        x = RNG.standard_normal((5, 4, 4)).astype(kind)
+        with np.errstate(all="ignore"):
+            exact = np.unique(np.linalg.det(x.astype(np.float32)).astype(kind).astype(np.float32))
+        got = executable.run({"x": x})
+        assert got["u"].dtype == got["y"].dtype == kind
+        assert np.array_equal(got["u"].astype(np.float32), exact), got["u"]
+        want = (exact * exact).astype(kind)
+        assert np.array_equal(got["y"].astype(np.float32), want.astype(np.float32)), got["y"]
 
 
 CHECKS: dict[str, Callable[[], None]] = {
