@@ -1,7 +1,9 @@
 """Operator graphs in, primitive graphs out: one function per ONNX operator (DESIGN 3.2)."""
 
 from fissile.fission import (
+    contrib,
     elementwise,
+    grid,
     indexing,
     layout,
     learned,
@@ -17,6 +19,7 @@ from fissile.fission.table import TABLE
 
 FAMILIES = (
     elementwise, reduction, normalization, layout, linear, pooling, indexing, resize, shape, learned,
+    contrib, grid,
 )  # fmt: skip
 
 __all__ = ["FAMILIES", "TABLE", "fission", "placed", "unsupported"]

@@ -20,7 +20,8 @@ import fissile
 from fissile import pipeline
 from fissile.errors import FissileError, UnsupportedError
 from tests.e2e.here import compiling_here
-from tests.fission.test_backend import CASES, close
+from tests.fission.oracle import reference
+from tests.fission.test_backend import CASES, DISPUTED, close
 
 RANDOM = ("bernoulli", "dropout", "random", "multinomial")  # only their types are told by a case
 
@@ -35,6 +36,8 @@ def verdict(case: Any) -> str:
         return str(error)
     for given, expected in case.data_sets:
         feeds = {i.name: _array(v) for i, v in zip(executable.inputs, given, strict=True)}
+        if case.name in DISPUTED:  # the specification's words, and onnxruntime, say something else
+            expected = reference(case.model, feeds)
         try:
             results = list(executable.run(feeds).values())
         except FissileError as error:
