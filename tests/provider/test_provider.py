@@ -167,7 +167,9 @@ def test_calls_among_any_kernels_compute_the_graph(case: Case) -> None:
     got = evaluate(accept(plan), feeds, case.assignments[0], foreign.evaluate)
     for name, value in right.items():
         assert got[name].shape == value.shape
-        if case.filling == "whole" or value.dtype.kind in "iub":
+        # What packages make of NaN is their own: their ArgMax passes it over.
+        whole = value.dtype.kind in "iub" and case.filling == "real"
+        if case.filling == "whole" or whole:
             np.testing.assert_allclose(got[name], value, rtol=1e-4, atol=1e-4)
 
 
