@@ -127,6 +127,9 @@ def scan(run: Run, call: Call, inputs: Values) -> Values:
     axes = _axes(call.attr("scan_input_axes", (0,) * n), sources)
     turns = number(sources[0].shape[axes[0]])
     _check_turns(turns)
+    for x, a in zip(sources, axes, strict=True):
+        what = f"axis {a} of {x.type} must have the {turns} elements of a Scan"
+        call.demand(x.shape[a], turns, what)
     backward = call.attr("scan_input_directions", (0,) * n)
     scanned: list[list[Node]] = [[] for _ in range(count)]
     for turn in range(turns):

@@ -372,7 +372,9 @@ def _split(walk: _Walk, operator: Operator, inputs: Results) -> Results:
         chosen = _by_extents(walk, call, inputs) if operator.type == "If" else None
         if chosen is not None:
             return chosen
-        return control(lambda body, given: _body_of(walk, body, given), call, inputs)
+        results = control(lambda body, given: _body_of(walk, body, given), call, inputs)
+        walk.guards.extend(call.guards)
+        return results
     listed = sequential(lambda body, given: _body_of(walk, body, given), call, inputs)
     if listed is not None:
         walk.guards.extend(call.guards)

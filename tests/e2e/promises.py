@@ -35,11 +35,11 @@ def _demand(fits: bool) -> None:
 
 def _gather(a: Arrays, attributes: Mapping[str, Any]) -> np.ndarray:
     x, index, axis = a["x"], a["i"], attributes.get("axis", 0) % a["x"].ndim
-    place: tuple[Any, ...]
     result = np.zeros((*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]), x.dtype)
     for at in np.ndindex(result.shape):
         before, own, after = at[:axis], at[axis : axis + index.ndim], at[axis + index.ndim :]
-        result[at] = x[(*before, _clamped(index[own], x.shape[axis]), *after)]
+        place: tuple[int, ...] = (*before, _clamped(index[own], x.shape[axis]), *after)
+        result[at] = x[place]
     return result
 
 
@@ -69,8 +69,8 @@ def _gather_nd(a: Arrays, attributes: Mapping[str, Any]) -> np.ndarray:
     for at in np.ndindex(result.shape):
         own, rest = at[: index.ndim - 1], at[index.ndim - 1 :]
         chosen = zip(index[own], x.shape[batch:depth], strict=True)
-        place = (*at[:batch], *(_clamped(i, n) for i, n in chosen), *rest)
-        result[at] = x[place]
+        places = [_clamped(i, n) for i, n in chosen]
+        result[at] = x[(*at[:batch], *places, *rest)]
     return result
 
 

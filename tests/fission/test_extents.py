@@ -126,6 +126,17 @@ def test_free_extents_that_do_not_fit_are_refused(words: str) -> None:
         run(model, feeds)
 
 
+def test_all_inputs_of_a_scan_have_its_turns() -> None:
+    model = model_of(
+        "g (float[3] x, float[n] y) => (z) {"
+        " z = Scan<num_scan_inputs = 2, body = b (float p, float q) => (float r) { r = Add(p, q) }>(x, y) }"
+    )
+    x = filled(3)
+    np.testing.assert_array_equal(run(model, {"x": x, "y": x})[0], 2 * x)
+    with pytest.raises(AssertionError, match="must have the 3 elements of a Scan"):
+        run(model, {"x": x, "y": filled(2)})
+
+
 # ---------------------------------------------------------------- borders
 
 
