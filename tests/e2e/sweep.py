@@ -418,6 +418,12 @@ MEANT = (
     ),
     Meant("answered", "Pool", _is_neutral, "a window over no element has the neutral value"),
     Meant("answered", "Loss", _is_neutral, "a mean over no element is NaN"),
+    Meant(
+        "answered",
+        "Attention",
+        lambda f: f.extents["m"] == 0,
+        "a sum over no key is 0; onnxruntime wants one",
+    ),
     Meant("answered", "LRN", lambda f: True, "onnxruntime takes four axes only"),
     Meant(
         "answered",

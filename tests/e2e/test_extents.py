@@ -38,6 +38,7 @@ def test_by_the_meaning_of_primitives(peer: Peer) -> None:
     assert count.equal > count.calls // 2
 
 
+@pytest.mark.timeout(7200)  # of the whole table at every shape
 def test_as_machine_code(peer: Peer, request: pytest.FixtureRequest) -> None:
     every = int(request.config.getoption("--extents-every"))
     most = int(request.config.getoption("--extents-most"))
