@@ -41,9 +41,8 @@ def gather_slices(call: Call, x: Node, indices: Node) -> Node:
     chosen = constant_value(indices)
     if chosen is None or chosen.ndim or chosen < 0:
         return gather(x, indices, axis)
-    others = (*x.shape[:axis], *x.shape[axis + 1 :])
     empty = f"an index into axis {axis} of {x.type}, which is empty"
-    call.demand(lacking(x.shape[axis], others), 0, empty)
+    call.demand(lacking(x.shape[axis], ()), 0, empty)
     start = min_(int(chosen), x.shape[axis] - 1) if chosen else 0
     return squeeze(slice_axis(x, axis, start, 1), [axis])
 

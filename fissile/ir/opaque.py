@@ -26,7 +26,7 @@ def _scatter_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
         raise ValueError(f"scatter of {updates} to {places} in {x}")
     need.equal(places.shape[0], updates.shape[0], "scatter updates")
     need.equal(x.shape[1], updates.shape[1], "scatter rows")
-    need_elements(x, 0, updates.shape, need)
+    need_elements(x, 0, places.shape, need)
     return x
 
 

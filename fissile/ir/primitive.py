@@ -451,8 +451,6 @@ def _slice_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
 
 
 def _slice_reference(x: np.ndarray, *, starts: Any, steps: Any, shape: Any) -> np.ndarray:
-    if 0 in shape:  # where nothing is read, starts mean nothing
-        return np.zeros(shape, x.dtype)
     for size, start, step, n in zip(x.shape, starts, steps, shape, strict=True):
         if n > 0 and not (0 <= start < size and 0 <= start + step * (n - 1) < size):
             raise IndexError(f"a slice from {start} reaches out of {size}")
@@ -559,15 +557,14 @@ def _gather_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
     if indices.dtype is not INT64:
         raise ValueError(f"gather by {indices.dtype} indices")
     axis = attrs["axis"]
-    result = TensorType(x.dtype, (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
-    need_elements(x, axis, result.shape, need)
-    return result
+    need_elements(x, axis, indices.shape, need)
+    return TensorType(x.dtype, (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
 
 
 def need_elements(
     x: TensorType, axis: int, shape: tuple[DimLike, ...], need: Constraints
 ) -> None:
-    """Demand that an axis of x is not empty where elements of a tensor of `shape` are found by places along it."""
+    """Demand that an axis of x is not empty where places along it are given, a tensor of `shape`."""
     lack = lacking(x.shape[axis], shape)
     if equal(lack, 0) is False:
         raise ValueError(f"an index into axis {axis} of {x}, which is empty")
@@ -575,7 +572,7 @@ def need_elements(
 
 
 def lacking(extent: DimLike, shape: tuple[DimLike, ...]) -> DimLike:
-    """0 where the elements of a tensor of `shape`, if any, can come from an axis of `extent`, else 1."""
+    """0 where a tensor of `shape`, if it has elements, may tell places in an axis of `extent`, else 1."""
     if (lower_bound(extent) or 0) >= 1:
         return 0
     return max_(min_(product(shape), 1) - extent, 0)
@@ -583,10 +580,10 @@ def lacking(extent: DimLike, shape: tuple[DimLike, ...]) -> DimLike:
 
 def _gather_reference(x: np.ndarray, indices: np.ndarray, *, axis: int) -> np.ndarray:
     n = x.shape[axis]
-    if not n:  # nothing is read
+    if not n and not indices.size:
         return np.zeros((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x.dtype)
     wrapped = np.where(indices < 0, indices + n, indices)
-    return np.take(x, np.clip(wrapped, 0, n - 1), axis=axis)
+    return np.take(x, np.clip(wrapped, 0, max(n - 1, 0)), axis=axis)
 
 
 def _gather_define(node: Node, at: Any, reduced: Any, read: Read, extent: Extent) -> L.Expr:

@@ -22,9 +22,12 @@ _COMBINED: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def _clamped(index: Any, extent: int) -> int:
-    if not extent:
+def _demand_elements(extents: Sequence[int], count: int) -> None:
+    if count and not all(extents):
         raise IndexError("an index into an empty axis")
+
+
+def _clamped(index: Any, extent: int) -> int:
     return int(np.clip(index + extent if index < 0 else index, 0, extent - 1))
 
 
@@ -35,6 +38,7 @@ def _demand(fits: bool) -> None:
 
 def _gather(a: Arrays, attributes: Mapping[str, Any]) -> np.ndarray:
     x, index, axis = a["x"], a["i"], attributes.get("axis", 0) % a["x"].ndim
+    _demand_elements([x.shape[axis]], index.size)
     result = np.zeros((*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]), x.dtype)
     for at in np.ndindex(result.shape):
         before, own, after = at[:axis], at[axis : axis + index.ndim], at[axis + index.ndim :]
@@ -55,6 +59,7 @@ def _within(x: np.ndarray, index: np.ndarray, axis: int) -> None:
 def _gather_elements(a: Arrays, attributes: Mapping[str, Any]) -> np.ndarray:
     x, index, axis = a["x"], a["i"], attributes.get("axis", 0) % a["x"].ndim
     _within(x, index, axis)
+    _demand_elements(x.shape, index.size)
     result = np.zeros(index.shape, x.dtype)
     for at in np.ndindex(index.shape):
         result[at] = x[_moved(at, axis, _clamped(index[at], x.shape[axis]))]
@@ -65,6 +70,7 @@ def _gather_nd(a: Arrays, attributes: Mapping[str, Any]) -> np.ndarray:
     x, index, batch = a["x"], a["i"], attributes.get("batch_dims", 0)
     _demand(x.shape[:batch] == index.shape[:batch])
     depth = batch + index.shape[-1]
+    _demand_elements(x.shape[:depth], int(np.prod(index.shape[:-1])))
     result = np.zeros((*index.shape[:-1], *x.shape[depth:]), x.dtype)
     for at in np.ndindex(result.shape):
         own, rest = at[: index.ndim - 1], at[index.ndim - 1 :]
@@ -75,12 +81,10 @@ def _gather_nd(a: Arrays, attributes: Mapping[str, Any]) -> np.ndarray:
 
 
 def _scattered(
-    x: np.ndarray, pairs: Sequence[tuple[tuple[int, ...], Any]], kind: str, axes: Sequence[int]
+    x: np.ndarray, pairs: Sequence[tuple[tuple[int, ...], Any]], kind: str
 ) -> np.ndarray:
     result = x.copy()
     for at, value in pairs:
-        if any(not x.shape[k] for k in axes):
-            raise IndexError("an index into an empty axis")
         place = tuple(i + x.shape[k] if i < 0 else i for k, i in enumerate(at))
         if all(0 <= i < n for i, n in zip(place, x.shape, strict=True)):
             result[place] = _COMBINED[kind](result[place], value)
@@ -93,7 +97,8 @@ def _scatter_elements(a: Arrays, attributes: Mapping[str, Any]) -> np.ndarray:
     _within(x, index, axis)
     _demand(index.shape == updates.shape)
     pairs = [(_moved(at, axis, int(index[at])), updates[at]) for at in np.ndindex(index.shape)]
-    return _scattered(x, pairs, attributes.get("reduction", "none"), [axis])
+    _demand_elements(x.shape, index.size)
+    return _scattered(x, pairs, attributes.get("reduction", "none"))
 
 
 def _scatter_nd(a: Arrays, attributes: Mapping[str, Any]) -> np.ndarray:
@@ -104,7 +109,8 @@ def _scatter_nd(a: Arrays, attributes: Mapping[str, Any]) -> np.ndarray:
     pairs = [
         ((*map(int, index[at[:rank]]), *at[rank:]), updates[at]) for at in np.ndindex(updates.shape)
     ]
-    return _scattered(x, pairs, attributes.get("reduction", "none"), range(depth))
+    _demand_elements(x.shape[:depth], int(np.prod(index.shape[:-1])))
+    return _scattered(x, pairs, attributes.get("reduction", "none"))
 
 
 def _reverse_sequence(a: Arrays, attributes: Mapping[str, Any]) -> np.ndarray:
