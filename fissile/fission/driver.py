@@ -20,21 +20,21 @@ from fissile.errors import ModelError, Place, UnsupportedError
 from fissile.fission.build import constant_of
 from fissile.fission.control import CONTROL, compared_extents
 from fissile.fission.foreign import Foreigners, foreign_nodes
+from fissile.fission.guards import guards_of
 from fissile.fission.least import Least, Shortage, check_least
 from fissile.fission.sequence import is_sequence, sequential
 from fissile.fission.table import Call, Refusal, Result, Row, lookup
 from fissile.fission.values import symbolic
-from fissile.frontend.extents import dim_of
+from fissile.frontend.extents import dim_of, expressions_of
 from fissile.frontend.function import function_body
 from fissile.frontend.operator_graph import Extents, Operator, OperatorGraph, Value
 from fissile.ir.dim import (
     Dim,
     DimLike,
-    equal,
-    lower_bound,
     max_,
     min_,
     product,
+    solve,
     symbol,
     symbols,
 )
@@ -44,7 +44,6 @@ from fissile.ir.graph import (
     Guard,
     Node,
     bind_partial,
-    constraints,
     evaluate,
     make,
     mentioned,
@@ -110,17 +109,21 @@ def fission(operators: OperatorGraph, foreign: bool = False) -> Graph:
     foreign: operators without native definition become foreign nodes, where their types allow it.
 
     Extents of inputs: a number stays; equal texts are one symbol, at least 0; an expression such as
-    "4*h" is one; an unnamed extent k of input x is a symbol `x:k` of its own. UnsupportedError names
-    all operators without a native definition, ModelError the one whose types are impossible.
+    "4*h" is one where operators need what it says, else a symbol of that name; an unnamed extent k of
+    input x is a symbol `x:k` of its own. UnsupportedError names all operators without a native
+    definition, ModelError the one whose types are impossible.
     """
-    walk = _walked(operators, foreign)
+    return _graph(_walked(operators, foreign), operators)
+
+
+def _graph(walk: _Walk, operators: OperatorGraph) -> Graph:
     inputs = tuple(node for v in operators.inputs if (node := walk.values[v.name]) is not None)
     if walk.problems:
         raise _unsupported(walk.problems)
     outputs = tuple((o.name, _output(walk, o.name)) for o in operators.outputs)
     late = {} if walk.foreign is None else walk.foreign.late
     graph = Graph(inputs, outputs, walk.origins, late=late)
-    return replace(graph, guards=tuple(_guards(graph, walk.guards)))
+    return replace(graph, guards=guards_of(graph, walk.guards))
 
 
 def placed(operators: OperatorGraph) -> tuple[tuple[Place, ...], tuple[Place, ...]]:
@@ -141,28 +144,61 @@ def unsupported(operators: OperatorGraph) -> tuple[Place, ...]:
 
 
 def _walked(operators: OperatorGraph, foreign: bool) -> _Walk:
-    """The walk of the model; where later operators do not fit what an open Squeeze keeps, of one with extents of 1."""
+    """The walk of the model, with the expressions among the extents of its inputs that operators need.
+
+    An expression is a hint of the exporter. Where without it as few guards and operators in Python are left, a call may
+    have any extent.
+    """
+    written = expressions_of(operators)
+    unsolved = frozenset(text for text in written if solve(dim_of(text)) is None)
+    walk = _walked_freely(operators, foreign, unsolved)
+    others = [text for text in written if text not in unsolved]
+    if not others or walk.problems:
+        return walk
+    least, free = _demands(walk, operators), unsolved
+    for more in dict.fromkeys((frozenset(others), *(frozenset((text,)) for text in others))):
+        if more <= free:
+            continue
+        with suppress(ModelError, UnsupportedError):
+            other = _walked_freely(operators, foreign, free | more)
+            if not other.problems and _demands(other, operators) <= least:
+                walk, free = other, free | more
+    return walk
+
+
+def _demands(walk: _Walk, operators: OperatorGraph) -> int:
+    """How many guards and operators in Python a walk leaves."""
+    return len(_graph(walk, operators).guards) + len(walk.foreign.places if walk.foreign else ())
+
+
+def _walked_freely(operators: OperatorGraph, foreign: bool, free: frozenset[str]) -> _Walk:
+    """The walk of the model; where later operators do not fit what an open Squeeze keeps, of one with extents of 1.
+
+    free: expressions that are taken as names.
+    """
     apart: list[DimLike] = []
     opened: list[str] = []
     try:
-        first = _walk_with(operators, foreign, {}, apart, opened)
+        first = _walk_with(operators, foreign, free, {}, apart, opened)
         if not opened or _has_declared_ranks(first, operators):
             return first
-        return _with_other_branches(operators, foreign) or first
+        return _with_other_branches(operators, foreign, free) or first
     except ModelError:
-        if opened and (other := _with_other_branches(operators, foreign)):
+        if opened and (other := _with_other_branches(operators, foreign, free)):
             return other
         names = [n for d in dict.fromkeys(apart) if isinstance(d, Dim) and (n := plain_symbol(d))]
         for units in _subsets(names[:_MOST_OPEN]):
             with suppress(ModelError):
-                return _walk_with(operators, foreign, dict.fromkeys(units, 1), [], [])
+                return _walk_with(operators, foreign, free, dict.fromkeys(units, 1), [], [])
         raise
 
 
-def _with_other_branches(operators: OperatorGraph, foreign: bool) -> _Walk | None:
+def _with_other_branches(
+    operators: OperatorGraph, foreign: bool, free: frozenset[str]
+) -> _Walk | None:
     """The walk that takes the branches for equal extents, if it gives what the model declares."""
     with suppress(ModelError):
-        walk = _walk_with(operators, foreign, {}, [], [], equals=True)
+        walk = _walk_with(operators, foreign, free, {}, [], [], equals=True)
         if _has_declared_ranks(walk, operators):
             return walk
     return None
@@ -182,6 +218,7 @@ def _subsets(names: Sequence[str]) -> Iterable[tuple[str, ...]]:
 def _walk_with(
     operators: OperatorGraph,
     foreign: bool,
+    free: frozenset[str],
     fixed: Mapping[str, DimLike],
     apart: list[DimLike],
     opened: list[str],
@@ -194,7 +231,7 @@ def _walk_with(
         apart.clear()
         opened.clear()
         known = dict(fixed) | {name: found.extent() for name, found in least.items()}
-        inputs = tuple(_input(value, known) for value in operators.inputs)
+        inputs = tuple(_input(value, free, known) for value in operators.inputs)
         walk = _Walk({v.name: node for v, node in zip(operators.inputs, inputs, strict=True)})
         walk = replace(walk, apart=apart, declared=operators.shapes, equals=equals, opened=opened)
         walk.leaves = leaves
@@ -243,7 +280,7 @@ def _unsupported(problems: Iterable[Place]) -> UnsupportedError:
 # ---- inputs --------------------------------------------------------------------------------------
 
 
-def _input(value: Value, fixed: Mapping[str, DimLike]) -> Node:
+def _input(value: Value, free: frozenset[str], fixed: Mapping[str, DimLike]) -> Node:
     try:
         of = dtype(value.dtype)
     except KeyError:
@@ -257,7 +294,11 @@ def _input(value: Value, fixed: Mapping[str, DimLike]) -> Node:
             where=value.name,
             remedy="declare its shape; extents may be named or left open",
         )
-    shape = tuple(bind_partial(_extent(value, k, d), fixed) for k, d in enumerate(value.shape))
+    declared = (
+        symbol(d.replace("`", "'")) if isinstance(d, str) and d in free else _extent(value, k, d)
+        for k, d in enumerate(value.shape)
+    )
+    shape = tuple(bind_partial(extent, fixed) for extent in declared)
     return make(INPUT, name=value.name, dtype=of.name, shape=shape)
 
 
@@ -546,54 +587,3 @@ def _output(walk: _Walk, name: str) -> Node:
             remedy="join it with ConcatFromSequence, or make its elements outputs",
         )
     return node
-
-
-# ---- guards --------------------------------------------------------------------------------------
-
-
-def _guards(graph: Graph, own: Iterable[Guard]) -> Iterable[Guard]:
-    """What a call must fulfil: the operators' demands, unproved equalities, extents that might be negative."""
-    found: dict[tuple[DimLike, DimLike], Guard] = {}
-    for guard in own:
-        found.setdefault((guard.left, guard.right), guard)
-    for node, left, right in constraints(graph):
-        message = _message(graph.origins, node, left, right)
-        found.setdefault((left, right), Guard(left, right, message))
-    for node in graph.nodes():
-        for extent in node.shape:
-            if isinstance(extent, Dim) and not _is_natural(extent):
-                where = _where(graph.origins, node)
-                text = f"{where}: an extent {extent} must not be negative"
-                negative = min_(extent, 0)
-                found.setdefault((negative, 0), Guard(negative, 0, text))
-    return found.values()
-
-
-def _is_natural(extent: Dim) -> bool:
-    low = lower_bound(extent)
-    return low is not None and low >= 0
-
-
-def _where(origins: Mapping[Node, tuple[str, ...]], node: Node) -> str:
-    names = origins.get(node, ())
-    return names[0] if names else node.name
-
-
-def _message(
-    origins: Mapping[Node, tuple[str, ...]], node: Node, left: DimLike, right: DimLike
-) -> str:
-    where = _where(origins, node)
-    if node.name == "broadcast":
-        return f"{where}: shape {_text(node.inputs[0].shape)} must broadcast to {_text(node.shape)}"
-    is_scatter = node.name == "scatter" and equal(right, 0) is True
-    if node.name == "gather" or is_scatter:
-        own, axis = _text(node.inputs[0].shape), 0 if is_scatter else node.attr("axis")
-        return f"{where}: an index into axis {axis} of {own}, which is empty"
-    if node.name == "reshape":
-        source, target = _text(node.inputs[0].shape), _text(node.shape)
-        return f"{where}: shapes {source} and {target} must hold equally many elements"
-    return f"{where}: the extents {left} and {right} must be equal"
-
-
-def _text(shape: Iterable[DimLike]) -> str:
-    return f"[{', '.join(map(str, shape))}]"

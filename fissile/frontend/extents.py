@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from fissile.errors import OptionError, did_you_mean
 from fissile.frontend.operator_graph import OperatorGraph, Value
-from fissile.ir.dim import DimLike, parse, symbol, symbols
+from fissile.ir.dim import Dim, DimLike, Symbol, parse, symbol, symbols
+from fissile.ir.dim_terms import single
 from fissile.ir.graph import bind_partial
 
 Wish = int | tuple[int, int] | None
@@ -59,6 +60,16 @@ def dim_of(text: str) -> DimLike:
         except (ValueError, ZeroDivisionError):
             return symbol(text)
     return symbol(text)
+
+
+def expressions_of(graph: OperatorGraph) -> tuple[str, ...]:
+    """The declared extents of inputs that are expressions, each once."""
+    texts = (d for value in graph.inputs for d in value.shape or () if isinstance(d, str))
+    return tuple(dict.fromkeys(t for t in texts if not _is_name(dim_of(t))))
+
+
+def _is_name(extent: DimLike) -> bool:
+    return isinstance(extent, Dim) and isinstance(single(extent), Symbol)
 
 
 def _names(value: Value) -> Iterator[str]:

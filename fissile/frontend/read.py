@@ -373,7 +373,7 @@ def _with_open_zeros(value: Value) -> Value:
 def _extent(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
     """A number, a name, or None: "?" and negative numbers are how exporters write "unknown"."""
     if dim.HasField("dim_value"):
-        return int(dim.dim_value) if dim.dim_value >= 0 else None
+        return int(dim.dim_value) if dim.dim_value > 0 else None
     text = str(dim.dim_param).strip()
     return text if any(c.isalnum() for c in text) and text not in ("None", "-1") else None
 

@@ -10,7 +10,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fissile.ir.dim import symbols
+from fissile.frontend.extents import dim_of
+from fissile.ir.dim import evaluate, symbols
 from fissile.ir.graph import Graph
 from fissile.orchestrate.bound import Machine, prices
 from fissile.orchestrate.liveness import REPRESENTATIVE
@@ -55,10 +56,17 @@ def representative(graph: Graph, shapes: Mapping[str, Any]) -> dict[str, int]:
         for axis, extent in enumerate(node.shape):
             for found in symbols(extent):
                 wish = shapes.get(found.name, wishes[axis] if axis < len(wishes) else None)
-                default = 1 if axis == 0 else REPRESENTATIVE
-                number = default if wish is None else _middle(wish)
+                number = _declared(found.name, axis, shapes) if wish is None else _middle(wish)
                 numbers.setdefault(found.name, max(number, found.lower))
     return numbers | dict.fromkeys(graph.late, REPRESENTATIVE)
+
+
+def _declared(name: str, axis: int, shapes: Mapping[str, Any]) -> int:
+    """The number of a dimension without a wish; of an expression that is taken as a name, what it says."""
+    extent, default = dim_of(name), 1 if axis == 0 else REPRESENTATIVE
+    wishes = {s.name: shapes.get(s.name) for s in symbols(extent)}
+    numbers = {n: default if w is None else _middle(w) for n, w in wishes.items()}
+    return evaluate(extent, numbers)
 
 
 def _middle(wish: int | tuple[int, int]) -> int:

@@ -23,10 +23,25 @@ print(json.dumps([[draw.label, [a.shape for a in draw.feeds.values()], draw.shap
 """
 
 
+def _nodes(shape: list[Any]) -> list[onnx.NodeProto]:
+    """A negation; where extents are multiples, maps that only then meet again when made small and large."""
+    factors = [int(d.split("*")[0]) for d in shape if isinstance(d, str) and "*" in d]
+    if not factors:
+        return [helper.make_node("Neg", ["x"], ["y"])]
+    scales = helper.make_tensor("v", TensorProto.FLOAT, [4], [1.0, 1.0, *map(float, factors)])
+    return [
+        helper.make_node("MaxPool", ["x"], ["p"], kernel_shape=factors, strides=factors),
+        helper.make_node("Constant", [], ["s"], value=scales),
+        helper.make_node("Resize", ["p", "", "s"], ["r"], mode="nearest"),
+        helper.make_node("Concat", ["x", "r"], ["y"], axis=1),
+    ]
+
+
 def drawn(folder: Path, shape: list[Any], ranges: dict[str, Any]) -> list[tuple[int, ...]]:
     """The shapes of a model of one input, call after call."""
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in "xy")
-    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", [x], [y])
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(_nodes(shape), "g", [x], [y])
     opsets = [helper.make_opsetid("", 17)]
     path = folder / "model.onnx"
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)

@@ -22,6 +22,7 @@ from tests.fission.oracle import (
     onnxruntime_errors,
     reference,
     run,
+    run_graph,
     same,
     symbols_of,
 )
@@ -341,12 +342,41 @@ def test_equal_names_are_one_symbol_and_unnamed_extents_are_not() -> None:
     assert list(map(str, graph.inputs[0].shape)) == ["n", "`x:1`"]
 
 
-def test_extents_may_be_expressions() -> None:
-    x = values([8, 3])
+def test_expressions_that_nothing_needs_are_names() -> None:
+    x = values([7, 3])
     graph = fission(read_model(one_operator("Relu", [("x", x)], free={"x": ["4*h", "a b"]})))
     symbols = symbols_of(graph, {"x": x})
-    assert symbols == {"h": 2, "a b": 3}
+    assert symbols == {"4*h": 7, "a b": 3}
     np.testing.assert_array_equal(evaluate(graph, {"x": x}, symbols)["y0"], np.maximum(x, 0))
+
+
+@pytest.mark.parametrize("declared", ["h*w", "2*h + w", "(h + 1)//2"])
+def test_expressions_that_no_extent_can_be_solved_for_are_names(declared: str) -> None:
+    x = values([7, 3])
+    graph = fission(read_model(one_operator("Relu", [("x", x)], free={"x": [declared, "w"]})))
+    assert symbols_of(graph, {"x": x}) == {declared: 7, "w": 3}
+
+
+@pytest.mark.parametrize("h", [0, 1, 2, 5])
+def test_expressions_that_an_operator_needs_stay(h: int) -> None:
+    """Halved and doubled, 2*h is what it was, and no guard has to say so."""
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["p"], kernel_shape=[2], strides=[2]),
+        helper.make_node("Resize", ["p", "", "s"], ["r"], mode="nearest"),
+        helper.make_node("Concat", ["x", "r"], ["y"], axis=1),
+    ]
+    scales = numpy_helper.from_array(np.array([1, 1, 2], np.float32), "s")
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 3, "2*h"])
+    y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
+    body = helper.make_graph(nodes, "halved", [x], [y], [scales])
+    model = helper.make_model(body, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    graph = fission(read_model(model))
+    assert str(graph.inputs[0].shape[2]) == "2*h"
+    assert not graph.guards
+    if h:
+        feeds = {"x": values([1, 3, 2 * h])}
+        (got,), (want,) = run_graph(graph, feeds), reference(model, feeds)
+        assert same(got, want)
 
 
 @pytest.mark.parametrize("of", ["float16", "bfloat16"])
