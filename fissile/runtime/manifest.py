@@ -92,9 +92,11 @@ def _wrong_facts(manifest: Mapping[str, Any]) -> str:
     metadata = manifest.get("metadata", {})
     if not isinstance(metadata, dict) or not _are_texts(list(metadata.values())):
         return "the manifest's metadata are no texts"
-    for key in ("foreign", "providers"):
-        if not _are_texts(manifest.get(key, [])):
-            return f"the manifest's list of {key} is malformed"
+    if not _are_texts(manifest.get("foreign", [])):
+        return "the manifest's list of foreign is malformed"
+    providers = manifest.get("providers", {})
+    if not isinstance(providers, dict) or not all(map(_are_texts, providers.values())):
+        return "the manifest's table of providers is malformed"
     for key in ("certificate", "options", "shapes"):
         if not isinstance(manifest.get(key, {}), dict):
             return f"the manifest's {key} are malformed"
