@@ -35,6 +35,7 @@ from fissile.ir.graph import Graph, Guard, Node, plain_symbol
 ARENA, WEIGHTS, FIRST_INPUT = 0, 1, 2
 BIND = "bind_slots"
 _UNBOUNDED = 1 << 62
+_LEAST = 64  # bytes of a place
 _Where = tuple[int, int, int]
 
 
@@ -329,7 +330,8 @@ def _bind(
             body.append(store(offsets[place], position))
             reached = L.Load(words, (L.const(offsets[place]),))
             extents = memory.sizes[place]
-            position = L.plus(reached, _largest([dim_expr(d, names) for d in extents]))
+            # Never empty: so a place whose level is not reached begins where the arena ends, and no other does.
+            position = L.plus(reached, _largest([dim_expr(d, names) for d in extents], _LEAST))
             place += 1
         body.append(store(arena, position))
         known = [d for d in memory.scratch if _level((d,), levels) <= level]
@@ -337,8 +339,8 @@ def _bind(
     return L.Function(BIND, (given, words), L.block(*body))
 
 
-def _largest(values: Sequence[L.Expr]) -> L.Expr:
-    result: L.Expr = L.const(0)
+def _largest(values: Sequence[L.Expr], least: int = 0) -> L.Expr:
+    result: L.Expr = L.const(least)
     for value in dict.fromkeys(values):
         result = _extremum("max", result, value)
     return result

@@ -133,6 +133,8 @@ def _check_sizes(program: Program, slots: Words, level: int) -> None:
     known = plan.levels[places] <= level
     most = np.where(bases == ARENA, arena, np.where(bases == WEIGHTS, program.weight_bytes, 0))
     offsets = slots[places]
+    if plan.calls:
+        most = np.where(bases == ARENA, arena - 1, most)  # where it ends, what later calls decide begins
     if np.any(known & ((offsets < 0) | (offsets > most))):
         raise contradiction("a tensor does not lie in its memory")
 

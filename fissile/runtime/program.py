@@ -21,6 +21,7 @@ from fissile.runtime.vendor import Evaluator, evaluator, require
 from fissile.runtime.weights import data_start
 
 _LAUNCH_WORDS = 4
+_SOME, _VALUES = 3, (3, 5, 1009)  # of free dimensions, and of those that calls decide, where their effect is looked at
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +45,8 @@ def load_program(artifact: Artifact) -> Program:
     row = choose_target(artifact)
     plan = read_plan(artifact.member(row["plan"]), recompile(artifact.path, artifact.manifest))
     called = _evaluator(artifact, plan) if plan.calls else None
-    check_seal(artifact.member(row["code"]), artifact.member(row["plan"]))
+    is_old = "abi" not in artifact.manifest
+    check_seal(artifact.member(row["code"]), artifact.member(row["plan"]), is_old=is_old)
     image = map_image(artifact, row["code"], plan.entries)
     launches = aligned_words(_LAUNCH_WORDS * len(plan.launches)).reshape(-1, _LAUNCH_WORDS)
     for index, launch in enumerate(plan.launches):
@@ -54,7 +56,29 @@ def load_program(artifact: Artifact) -> Program:
     if plan.weight_bytes > len(member) - start:
         raise contradiction(f"it reads {plan.weight_bytes} bytes of weights, and there are fewer")
     address = address_of(np.frombuffer(member, np.uint8)) + start
+    _check_final(plan, image)
     return Program(artifact, plan, image, launches, address, len(member) - start, called)
+
+
+def _check_final(plan: Plan, image: Image) -> None:
+    """ArtifactError F104 where the code decides a number by a later call than the plan says."""
+
+    def bound(later: int, value: int) -> Words:
+        symbols = aligned_words(max(len(plan.symbols) + len(plan.late), 1))
+        symbols[:] = _SOME
+        late = [k for k, symbol in enumerate(plan.late, len(plan.symbols)) if symbol.call >= later]
+        symbols[late] = value
+        slots = aligned_words(len(plan.template))
+        slots[:] = plan.template
+        image.bind(address_of(symbols), address_of(slots))
+        return slots
+
+    for number in range(len(plan.calls)):
+        final = plan.final[number]
+        numbers = (bound(number, value)[final] for value in _VALUES)
+        first = next(numbers)
+        if any(not np.array_equal(first, other) for other in numbers):
+            raise contradiction("a call decides a number that is said to be known before it")
 
 
 def _evaluator(artifact: Artifact, plan: Plan) -> Callable[[Call, int], Evaluator]:

@@ -21,10 +21,17 @@ def sealed(code: bytes, plan: Mapping[str, Any]) -> bytes:
     return code + _MARK + hashlib.sha256(json_bytes(plan)).digest()
 
 
-def check_seal(code: memoryview, plan: bytes | memoryview) -> None:
-    """ArtifactError F104 unless the plan is the one that the code was linked for. Code of 0.1.0 has no seal."""
+def check_seal(code: memoryview, plan: bytes | memoryview, *, is_old: bool) -> None:
+    """ArtifactError F104 unless the plan is the one that the code was linked for.
+
+    is_old: of an artifact from before there were seals, which may lack one.
+    """
     seal = bytes(code[-_LENGTH:])
-    if seal.startswith(_MARK) and seal[len(_MARK) :] != hashlib.sha256(plan).digest():
+    if not seal.startswith(_MARK):
+        wrong = not is_old
+    else:
+        wrong = seal[len(_MARK) :] != hashlib.sha256(plan).digest()
+    if wrong:
         raise ArtifactError(
             "F104",
             "the artifact's code was made for another plan",

@@ -29,6 +29,7 @@ from fissile.orchestrate.liveness import stored_bytes
 from fissile.orchestrate.plan import Kernel, is_stored_leaf
 from fissile.pipeline import scratch_of, stored_array
 from fissile.runtime.artifact import Contents, TargetCode, artifact_bytes
+from fissile.runtime.seal import sealed
 from fissile.runtime.weights import Weight, layout
 from fissile.schedule.kernel import Lowered
 from fissile.schedule.lower import lower_all
@@ -165,9 +166,8 @@ def artifacts_of(
     for trial, bind, row in zip(found, binds, stitched, strict=True):
         symbols = [*ENTRIES, "fissile_bind", NAME, REWRITE]
         image = link([made[trial.text], made[bind], rewrite, support], symbols)
-        code = TargetCode(
-            target.name, target.features, image.code, {**row.plan, "entries": image.symbols}
-        )
+        plan = {**row.plan, "entries": image.symbols}
+        code = TargetCode(target.name, target.features, sealed(image.code, plan), plan)
         result.append(artifact_bytes(Contents(_manifest(threads, row.alone), (code,), row.weights)))
     return result
 

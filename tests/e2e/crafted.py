@@ -193,7 +193,7 @@ def _order(parts: Opened, pick: Pick) -> bytes:
     code, name, plan = parts.plan(pick)
     launches, calls = plan["launches"], plan.get("calls", [])
     for _ in range(pick.randint(1, 3)):
-        how = pick.randrange(6)
+        how = pick.randrange(7)
         if how == 0 and launches:
             pick.choice(launches)["step"] += pick.choice((-3, -2, -1, 1, 2, 3))
             launches.sort(key=lambda row: row["step"])
@@ -209,6 +209,14 @@ def _order(parts: Opened, pick: Pick) -> bytes:
         elif how == 5 and len(calls) > 1:
             a, b = pick.sample(range(len(calls)), 2)
             calls[a]["step"], calls[b]["step"] = calls[b]["step"], calls[a]["step"]
+        elif how == 6 and calls:
+            top, last = pick.randint(0, len(calls) - 1), calls[-1]["step"]
+            plan["levels"] = [min(level, top) for level in plan["levels"]]
+            for row in plan["outputs"]:
+                row["level"] = min(row["level"], top)
+            for row in launches:
+                row["step"] = min(row["step"], pick.randint(-1, last) if pick.random() < 0.5 else -1)
+            launches.sort(key=lambda row: row["step"])
     _seal(parts, code, name, plan)
     return packed(hashed(parts))
 

@@ -20,6 +20,7 @@ import pytest
 from fissile.codegen.link import link
 from fissile.codegen.support import ENTRIES, support_text
 from fissile.runtime.artifact import Contents, TargetCode, write_artifact
+from fissile.runtime.seal import sealed
 from fissile.runtime.weights import Weight
 from fissile.target import named
 
@@ -250,7 +251,8 @@ def contents(text: str, plan: dict[str, Any], weights: tuple[Weight, ...] = ()) 
     image = link(objects, [*ENTRIES, "fissile_bind", *kernels])
     whole = {"format": [1, 0], "slots": len(plan["template"]), "arena": 3} | plan
     target = named("x86-64-v3")
-    code = TargetCode(target.name, target.features, image.code, whole | {"entries": image.symbols})
+    told = whole | {"entries": image.symbols}
+    code = TargetCode(target.name, target.features, sealed(image.code, told), told)
     manifest = {"model": {"name": "toy.onnx"}, "metadata": {"key": "value"}, "foreign": []}
     return Contents(manifest, (code,), weights, {"kernels": len(kernels)})
 
