@@ -206,8 +206,7 @@ def _inferred(
             raise Refusal(f"its output {info.name!r} is a {kind.removesuffix('_type')}")
         tensor = info.type.tensor_type
         if tensor.elem_type == onnx.TensorProto.UNDEFINED and operator.type in _SCORES:
-            rows = types[operator.inputs[0]][1][0]
-            kinds[info.name] = FLOAT32, [rows, operator.attr(_SCORES[operator.type], 1)]
+            kinds[info.name] = FLOAT32, [types[operator.inputs[0]][1][0], _columns(operator)]
             continue
         if tensor.elem_type == onnx.TensorProto.UNDEFINED:
             raise Refusal(f"the element type of its output {info.name!r} is not known")
@@ -267,7 +266,20 @@ def _rank(operator: Operator, name: str, nodes: Mapping[str, Node]) -> int | Non
 
 
 # Operators whose types onnx does not infer: float32, a row for each of the input; the attribute that counts columns.
-_SCORES = {"LinearRegressor": "targets", "SVMRegressor": "", "TreeEnsembleRegressor": "n_targets"}
+_SCORES = {
+    "LinearRegressor": "targets",
+    "SVMRegressor": "",
+    "TreeEnsembleClassifier": "classlabels_int64s",
+    "TreeEnsembleRegressor": "n_targets",
+}
+
+
+def _columns(operator: Operator) -> int:
+    """How many scores a row of an operator of `_SCORES` has."""
+    said = operator.attr(_SCORES[operator.type], 1)
+    return len(said) if isinstance(said, tuple) else int(said)
+
+
 _SAME_RANK = ("CenterCropPad", "MaxUnpool", "Pad", "Resize", "Slice", "Split", "Tile", "Upsample")
 _RANKS = {
     "BlackmanWindow": 1,

@@ -134,15 +134,21 @@ class TreeEnsembleClassifier(_Trees):
     def __init__(self, onnx_node: Any, run_params: dict[str, Any]) -> None:
         super().__init__(onnx_node, run_params)
         names = self.labels("classlabels_int64s", "classlabels_strings")
-        first = any(target == 0 for _, target, _ in self.votes)
-        if len(names) == 2 and first and self.given("post_transform") == "PROBIT":
+        voted = {target for _, target, _ in self.votes}
+        if len(names) != 2 or len(voted) != 1:
+            return
+        if voted == {0} and self.given("post_transform") == "PROBIT":
             raise ValueError("the probit of one of two classes is not defined")
+        base = self.numbers("base_values")
+        if base is not None and len(base) > 1:
+            raise ValueError("two base values for votes of one class are not defined")
 
     def _run(self, x: Array, **attributes: Any) -> tuple[Array, Array]:
         names = self.labels("classlabels_int64s", "classlabels_strings")
         scores, some = self.scores(_floats(x), len(names))
         base, how = self.numbers("base_values"), self.given("post_transform", "NONE")
-        if len(names) != 2:
+        only = len({target for _, target, _ in self.votes}) == 1
+        if len(names) != 2 or not only:
             some = some if base is None else np.ones_like(some)
             scores = scores if base is None else scores + base
             label = names[np.where(some, scores, -np.inf).argmax(1)]
@@ -154,18 +160,13 @@ class TreeEnsembleClassifier(_Trees):
     ) -> tuple[Array, Array]:
         first, second = scores.T
         both = some[:, 1]
-        if base is not None and len(base) == 2:
-            second = np.where(both, first, second) + base[1]
-            first = np.where(both, np.where(some[:, 0], -second, 0), first + base[0])
-            both = np.ones_like(both)
-        elif base is not None:
+        if base is not None:
             first = first + base[0]
         positive = all(weight >= 0 for *_, weight in self.votes)
-        only = len({target for _, target, _ in self.votes}) == 1
-        winner = np.where(both, second, first) > (0.5 if only and positive else 0)
-        label = names[winner.astype(int)] if only else winner.astype(np.int64)
+        winner = np.where(both, second, first) > (0.5 if positive else 0)
+        label = names[winner.astype(int)]
         whole = transformed(np.stack([first, second], 1).astype(np.float32), how)
-        alone = second_of(first.astype(np.float32), how, positive and only)
+        alone = second_of(first.astype(np.float32), how, positive)
         return label, np.where(both[:, None], whole, alone)
 
 
