@@ -354,6 +354,14 @@ def bind_partial(value: Any, symbols: Mapping[str, DimLike]) -> Any:
 Foreign = Callable[[bytes, list[np.ndarray]], Sequence[np.ndarray]]
 
 
+def rounds(graph: Graph) -> bool:
+    """Whether values are rounded to a half type: another order of sums would show in the few digits that are left.
+
+    Such a graph is neither substituted nor given to other packages, so that every plan of it gives the same bits.
+    """
+    return any(n.name == "cast" and n.dtype.is_half for n in graph.nodes())
+
+
 def evaluate(
     graph: Graph,
     feeds: Mapping[str, np.ndarray],

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from fissile.fission.export import export
 from fissile.ir.dim import Dim, solve
-from fissile.ir.graph import PLAIN, Graph, Node, make, mentioned
+from fissile.ir.graph import PLAIN, Graph, Node, make, mentioned, rounds
 from fissile.ir.primitive import INPUT
 from fissile.optimizer import fits
 from fissile.orchestrate.candidates import Candidate, Candidates
@@ -39,7 +39,9 @@ class Offered:
 
 
 def offered(found: Candidates, providers: Sequence[str]) -> Offered:
-    """The candidates with all that the providers may run."""
+    """The candidates with all that the providers may run; that is nothing of a graph that `rounds`."""
+    if rounds(found.units.graph):
+        return Offered(found, {})
     search = _Offers(found)
     more: dict[Candidate, tuple[Kernel, ...]] = {}
     for provider in providers:

@@ -11,11 +11,11 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from fissile.ir.dtype import FLOAT32, FLOAT64
-from fissile.ir.graph import Graph, Node
+from fissile.ir.graph import Graph, Node, rounds
 from fissile.rewrite.engine import Renewal, readers_of, refusals
 from fissile.rewrite.estimate import Cost, estimator
 from fissile.rewrite.rule import Refused, Rule, enabled
-from fissile.rewrite.substitute import Site, independent, rounds, sites
+from fissile.rewrite.substitute import Site, independent, sites
 from fissile.rewrite.window import Surroundings
 
 _PRICED = 12  # places of one rule whose cost is estimated

@@ -18,7 +18,7 @@ from math import prod
 from typing import TypeAlias
 
 from fissile.ir.dtype import FLOAT32, FLOAT64
-from fissile.ir.graph import Graph, Node
+from fissile.ir.graph import Graph, Node, rounds
 from fissile.rewrite.engine import Firing as Firing
 from fissile.rewrite.engine import Renewal, readers_of, text_of
 from fissile.rewrite.rule import Outcome, Refused, Rule, enabled
@@ -344,14 +344,6 @@ def sites(
     for rule in rules:
         if rule.join is not None:
             yield from _joins(rule, nodes, near, memory)
-
-
-def rounds(graph: Graph) -> bool:
-    """Whether values are rounded to a half type: another order of sums would show in every digit that is left.
-
-    Such a graph is not substituted, so that its operators give the same bits in every plan.
-    """
-    return any(n.name == "cast" and n.dtype.is_half for n in graph.nodes())
 
 
 def _joins(

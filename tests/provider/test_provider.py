@@ -22,8 +22,9 @@ from fissile import cli
 from fissile.errors import CompileError, OptionError
 from fissile.fission.export import export
 from fissile.ir.dim import symbol
+from fissile.ir.dtype import BFLOAT16, FLOAT16, DType
 from fissile.ir.graph import Graph, make
-from fissile.ir.primitive import INPUT, PRIMITIVES, constant
+from fissile.ir.primitive import INPUT, PRIMITIVES, cast, constant
 from fissile.options import PROVIDERS, Options, resolve_target
 from fissile.orchestrate.bound import CALL
 from fissile.orchestrate.candidates import Candidate
@@ -240,6 +241,18 @@ def test_what_runs_in_python_is_offered_to_nobody(work: Work) -> None:
     other = accept(planned(graph, "onnxruntime", single)).graph
     found: Offered = offered(found_in(other), ("onnxruntime",))
     assert not any(n.name == "foreign" for kernel in found.parts for n in kernel.nodes)
+
+
+@pytest.mark.parametrize("of", [FLOAT16, BFLOAT16])
+def test_what_is_rounded_to_a_half_type_is_offered_to_nobody(of: DType) -> None:
+    """Other packages keep float32 between operators, or sum in another order."""
+    x = make(INPUT, name="x", dtype="float32", shape=(40, 40))
+    weight = constant(np.random.default_rng(1).standard_normal((40, 40)).astype(np.float32))
+    product = make(PRIMITIVES["matmul"], x, weight)
+    for y, some in ((product, True), (cast(product, of), False)):
+        found = found_in(Graph((x,), (("y", y),)))
+        for provider in ("onnxruntime", "openblas"):
+            assert bool(offered(found, (provider,)).parts) == some
 
 
 def test_an_unknown_provider_is_refused() -> None:
