@@ -422,17 +422,18 @@ def memory(work: Work, loops: Loops) -> Memory:
     plan: Plan = work.known("plan")
     arena = assign(plan)
     offsets = layout([w for _, w in work.weights]).offsets
-    scratch = [scratch_of(row) for _, row in loops.lowered]
+    needed = {name: scratch_bytes(f) for name, f in loops.functions.items()}
+    scratch = [scratch_of(row, needed[name]) for name, row in loops.lowered]
     weights = {node: offsets[w.name] for node, w in work.weights}
     sizes = arena.sizes, tuple(dict.fromkeys(scratch)), arena.levels
     return Memory(weights, arena.place, *sizes)
 
 
-def scratch_of(row: Lowered) -> DimLike:
-    """Bytes of scratch that each thread needs for a kernel."""
+def scratch_of(row: Lowered, needed: L.Expr | None = None) -> DimLike:
+    """Bytes of scratch that each thread needs for a kernel. needed: the same by the function's parameters."""
     values = dict(zip(row.function.params, row.arguments, strict=True))
     extents = {p: a for p, a in values.items() if not isinstance(a, Node)}
-    return expr_dim(scratch_bytes(row.function), extents)  # type: ignore[arg-type]
+    return expr_dim(needed or scratch_bytes(row.function), extents)  # type: ignore[arg-type]
 
 
 def _manifest(work: Work) -> dict[str, Any]:

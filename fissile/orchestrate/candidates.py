@@ -84,6 +84,10 @@ class _Search:
     def __post_init__(self) -> None:
         self.position = {n: k for k, n in enumerate(self.units.graph.nodes())}
         self.outputs = set(self.units.needed)
+        self.calls: dict[str, list[Node]] = {}
+        for unit in self.units.all:
+            if unit.value.name == "foreign":
+                self.calls.setdefault(unit.value.attr("key"), []).append(unit.value)
         cheap = {u for u in range(len(self.units.all)) if self._is_cheap(u)}
         self.cheap = {u for u in cheap if not is_tiled(self.units.all[u].value)}
         self.bytes = [representative_bytes(unit.value) for unit in self.units.all]
@@ -146,7 +150,7 @@ class _Search:
         if len(members) > 1:
             return Refusal("nothing is computed in front of foreign in its kernel")
         value = self.units.all[sink].value
-        same = [u.value for u in self.units.all if _same_call(u.value, value)]
+        same = self.calls[value.attr("key")]
         return Kernel(Anchor.FOREIGN, tuple(same), tuple(dict.fromkeys(value.inputs)), tuple(same))
 
     def of_kernel(self, kernel: Kernel) -> Candidate:
@@ -258,7 +262,3 @@ class _Search:
                         kernel = self.identify(members, (a, b))
                         if kernel is not None:
                             self.keep(self.of_kernel(kernel))
-
-
-def _same_call(a: Node, b: Node) -> bool:
-    return a.name == b.name == "foreign" and a.attr("key") == b.attr("key")

@@ -7,11 +7,14 @@ one shape go together. Invariant: kernels are convex, so the steps are acyclic.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import heapq
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Collection, Mapping
 
 from fissile.ir.graph import Graph, Node, users, waits_for
 from fissile.orchestrate.formats import is_tiled, own_outputs, pack_operands
-from fissile.orchestrate.grow_linear import grow_linear
+from fissile.orchestrate.grow_linear import Waiting, grow_linear
 from fissile.orchestrate.inline import inlined
 from fissile.orchestrate.places import Places, reduces_last
 from fissile.orchestrate.plan import Anchor, Kernel, Plan, Step, givers, is_stored_leaf
@@ -35,32 +38,41 @@ class _Growth:
         self.outputs = {node for _, node in graph.outputs}
         self.owner: dict[Node, int] = {}
         self.groups: list[tuple[Anchor, list[Node]]] = []
-        self.before: list[int] = []  # bit k of before[i]: node k must be complete before node i is
-        self._spread()
+        self.calls: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            if node.name == "foreign":
+                self.calls.setdefault(node.attr("key"), []).append(node)
 
     # -------------------------------------------------------- dependence
 
-    def _spread(self) -> None:
-        """Ancestors of every node, where a kernel's members wait for all that any of them waits for."""
-        self.before = [0] * len(self.nodes)
-        together: dict[int, int] = {}
-        for k, node in enumerate(self.nodes):
-            mask = 1 << k
-            for source in waits_for(node, self.graph.late):
-                mask |= self.before[self.position[source]]
-            group = self.owner.get(node)
-            if group is not None:
-                mask |= together.get(group, 0)
-                together[group] = mask
-            self.before[k] = mask
+    def depends(self, node: Node, root: Node, members: Collection[Node]) -> bool:
+        """Whether `node` waits for one of the members, the first of which is the root.
 
-    def depends(self, node: Node, members: int) -> bool:
-        """Whether `node` waits for one of the members (a mask of positions)."""
-        return bool(self.before[self.position[node]] & members)
+        What a kernel's member waits for, those after it wait for, too. Nothing before the root needs a look.
+        """
+        first, late = self.position[root], self.graph.late
+        looked: dict[int, int] = {}  # per kernel, how many of its members have been looked at
+        seen, stack = {node}, [node]
+        while stack:
+            current = stack.pop()
+            if current in members:
+                return True
+            if self.position[current] <= first:
+                continue
+            needed = [*waits_for(current, late), *self._mates(current, looked)]
+            stack.extend(n for n in needed if n not in seen)
+            seen.update(needed)
+        return False
 
-    def mask(self, members: list[Node]) -> int:
-        """The members as a mask of positions."""
-        return sum(1 << self.position[m] for m in members)
+    def _mates(self, node: Node, looked: dict[int, int]) -> list[Node]:
+        """The members before `node` in its kernel that have not been looked at."""
+        group = self.owner.get(node)
+        if group is None:
+            return []
+        mates, begin = self.groups[group][1], looked.get(group, 0)
+        end = bisect_left(mates, self.position[node], key=lambda n: self.position[n])
+        looked[group] = max(begin, end)
+        return mates[begin:end]
 
     def leaves(self, node: Node) -> list[Node]:
         """The stored or computed tensors that `node` reads, through inlined primitives."""
@@ -117,9 +129,7 @@ class _Growth:
     def _take(self, anchor: Anchor, members: list[Node]) -> None:
         for member in members:
             self.owner[member] = len(self.groups)
-        self.groups.append((anchor, members))
-        if len(members) > 1:
-            self._spread()
+        self.groups.append((anchor, sorted(members, key=lambda n: self.position[n])))
 
     def _grow(self, root: Node) -> tuple[Anchor, list[Node]]:
         if is_tiled(root):
@@ -129,9 +139,7 @@ class _Growth:
         if root.name == "concat":
             return Anchor.PIECE, [root]
         if root.name == "foreign":
-            key = root.attr("key")
-            same = [n for n in self.nodes if n.name == "foreign" and n.attr("key") == key]
-            return Anchor.FOREIGN, same
+            return Anchor.FOREIGN, self.calls[root.attr("key")]
         if root.primitive.define is None:
             return Anchor.SCAN, [root]
         if root.primitive.reduced is not None and not reduces_last(root):
@@ -187,6 +195,10 @@ class _Growth:
         return any(u not in inside for u in self.following(node))
 
 
+_ALONE = ("concat", "pack", "foreign")  # these are kernels of their own
+LONGEST = 500  # primitives of one kernel: the time of LLVM grows faster than its functions
+
+
 class _RowGrowth:
     """A kernel over the shape of `full`, with or without reductions over its last axes."""
 
@@ -198,23 +210,25 @@ class _RowGrowth:
     def grow(self) -> list[Node]:
         """Members in order, the root first."""
         members = [self.root]
-        waiting = self.growth.following(self.root)
-        while waiting:
-            node = waiting.pop(0)
+        inside = {self.root}
+        position = self.growth.position
+        waiting = Waiting(position, self.growth.following(self.root))
+        while waiting and len(members) < LONGEST:
+            node = waiting.first()
             known = node in self.places.placed
-            if known or not self.growth.free(node) or not self._joins(node, members):
+            if known or not self.growth.free(node) or not self._joins(node, inside):
                 continue
-            members.append(node)
-            members.sort(key=lambda n: self.growth.position[n])
-            waiting.extend(u for u in self.growth.following(node) if u not in waiting)
-            waiting.sort(key=lambda n: self.growth.position[n])
+            insort(members, node, key=lambda n: position[n])
+            inside.add(node)
+            waiting.add(self.growth.following(node))
         return members
 
-    def _joins(self, node: Node, members: list[Node]) -> bool:
+    def _joins(self, node: Node, inside: Collection[Node]) -> bool:
         """Whether `node` can be computed where its inputs are; then it is placed."""
-        mask = self.growth.mask(members)
+        if node.name in _ALONE:
+            return False
         outside = [leaf for leaf in self.growth.awaited(node) if leaf not in self.places.placed]
-        if any(self.growth.depends(leaf, mask) for leaf in outside):
+        if any(self.growth.depends(leaf, self.root, inside) for leaf in outside):
             return False
         return self.places.add(node)
 
@@ -225,35 +239,35 @@ def steps_of(kernels: list[Kernel], late: Mapping[str, Node]) -> tuple[Step, ...
     late: as in `Graph`; a kernel waits for all that tells an extent it depends on. A call is a step of its own and
     comes when nothing native is left to do without it.
     """
-    writer_left = {out: 0 for kernel in kernels for out in kernel.outputs}
-    for kernel in kernels:
-        for out in kernel.outputs:
-            writer_left[out] += 1
-    waiting = {id(kernel): (*kernel.inputs, *givers(kernel, late)) for kernel in kernels}
+    writers_left = Counter(out for kernel in kernels for out in kernel.outputs)
+    waits = [
+        {i for i in (*kernel.inputs, *givers(kernel, late)) if i in writers_left} for kernel in kernels
+    ]
+    left = [len(needed) for needed in waits]
+    readers: dict[Node, list[int]] = {}
+    for number, needed in enumerate(waits):
+        for node in needed:
+            readers.setdefault(node, []).append(number)
+    natives, calls = list[int](), list[int]()  # heaps of those that are ready
+
+    def begin(number: int) -> None:
+        heapq.heappush(calls if kernels[number].is_call else natives, number)
+
+    for number, count in enumerate(left):
+        if count == 0:
+            begin(number)
     steps: list[Step] = []
-    left = list(kernels)
-    current: list[Kernel] = []
-    while left or current:
-        ready = (k for k in left if all(writer_left.get(i, 0) == 0 for i in waiting[id(k)]))
-        foreign: list[Kernel] = []
-        native: Kernel | None = None
-        for kernel in ready:
-            if not kernel.is_call:
-                native = kernel
-                break
-            foreign.append(kernel)
-        if native is not None:
-            left.remove(native)
-            current.append(native)
-            continue
-        if not current:
-            if not foreign:
-                raise ValueError("kernels of the plan wait for each other")
-            left.remove(foreign[0])
-            current = foreign[:1]
-        steps.append(Step(tuple(current)))
-        for kernel in current:
-            for out in kernel.outputs:
-                writer_left[out] -= 1
-        current = []
+    while natives or calls:
+        chosen = [heapq.heappop(calls)] if not natives else []
+        while natives:
+            chosen.append(heapq.heappop(natives))
+        steps.append(Step(tuple(kernels[k] for k in chosen)))
+        for out in (o for k in chosen for o in kernels[k].outputs):
+            writers_left[out] -= 1
+            for reader in readers[out] if out in readers and writers_left[out] == 0 else ():
+                left[reader] -= 1
+                if left[reader] == 0:
+                    begin(reader)
+    if any(left):
+        raise ValueError("kernels of the plan wait for each other")
     return tuple(steps)

@@ -22,16 +22,21 @@ def readers_of(reads: Reads) -> list[list[int]]:
     return found
 
 
-def ancestors(reads: Reads, sink: int) -> set[int]:
-    """The sink and all that it needs."""
-    found: set[int] = set()
-    stack = [sink]
-    while stack:
-        unit = stack.pop()
-        if unit not in found:
-            found.add(unit)
-            stack.extend(reads[unit])
-    return found
+class Ancestors:
+    """The sink and all that it needs, found as far back as anybody asks; numbers are topological."""
+
+    def __init__(self, reads: Reads, sink: int) -> None:
+        self.reads, self.found = reads, {sink}
+        self._heap = [-sink]
+
+    def back_to(self, unit: int) -> set[int]:
+        """Those with this number or a higher one, and perhaps others."""
+        while self._heap and -self._heap[0] > unit:
+            for source in self.reads[-heapq.heappop(self._heap)]:
+                if source not in self.found:
+                    self.found.add(source)
+                    heapq.heappush(self._heap, -source)
+        return self.found
 
 
 def is_convex(members: Collection[int], reads: Reads) -> bool:
@@ -65,7 +70,7 @@ def grow(
 
     cheap: units that may be computed here although others read them in memory. limit: of sets; largest: units in one.
     """
-    needed = ancestors(reads, sink)
+    needed = Ancestors(reads, sink)
     first = frozenset((sink,))
     heap = [(0.0, 0, first)]
     seen = {first}
@@ -79,8 +84,16 @@ def grow(
         if largest is not None and len(members) >= largest:
             continue
         for unit in sorted({s for m in members for s in reads[m]} - members, reverse=True):
-            whole = unit in cheap or all(r in members for r in readers[unit] if r in needed)
+            whole = unit in cheap or members.issuperset(_reading(unit, reads, readers, needed))
             larger = members | {unit}
             if whole and larger not in seen:
                 seen.add(larger)
                 heapq.heappush(heap, (rank(larger), len(seen), larger))
+
+
+def _reading(unit: int, reads: Reads, readers: Reads, needed: Ancestors) -> Iterator[int]:
+    """The readers of a unit that the sink needs."""
+    known = needed.back_to(unit)
+    if len(known) < len(readers[unit]):
+        return (r for r in known if unit in reads[r])
+    return (r for r in readers[unit] if r in known)

@@ -6,6 +6,8 @@ columns stay contiguous in what is finally stored. The result has one output.
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from fissile.ir import loop as L
@@ -25,17 +27,38 @@ class Growth(Protocol):
     outputs: set[Node]
     position: dict[Node, int]
 
-    def depends(self, node: Node, members: int) -> bool:
-        """Whether `node` waits for one of the members."""
-
-    def mask(self, members: list[Node]) -> int:
-        """The members as a mask of positions."""
+    def depends(self, node: Node, root: Node, members: Collection[Node]) -> bool:
+        """Whether `node` waits for one of the members, the first of which is the root."""
 
     def awaited(self, node: Node) -> list[Node]:
         """The tensors that must be there before `node` is computed."""
 
     def free(self, node: Node) -> bool:
         """Whether `node` still needs a kernel."""
+
+
+class Waiting:
+    """Nodes that wait for their turn, by position; each stands there once."""
+
+    def __init__(self, position: Mapping[Node, int], nodes: Iterable[Node]) -> None:
+        self._position, self._nodes = position, dict[int, Node]()
+        self._heap: list[int] = []
+        self.add(nodes)
+
+    def __bool__(self) -> bool:
+        return bool(self._heap)
+
+    def add(self, nodes: Iterable[Node]) -> None:
+        """Let them wait, too."""
+        for node in nodes:
+            place = self._position[node]
+            if place not in self._nodes:
+                self._nodes[place] = node
+                heapq.heappush(self._heap, place)
+
+    def first(self) -> Node:
+        """Take the first one."""
+        return self._nodes.pop(heapq.heappop(self._heap))
 
 
 def grow_linear(growth: Growth, root: Node) -> list[Node]:
@@ -45,16 +68,15 @@ def grow_linear(growth: Growth, root: Node) -> list[Node]:
     placed: dict[Node, Index] = {root: at}
     best = [root]
     members = [root]
-    waiting = list(growth.readers[root])
+    waiting = Waiting(growth.position, growth.readers[root])
     while waiting:
-        node = min(waiting, key=lambda n: growth.position[n])
-        waiting.remove(node)
-        where = None if node in placed else _placed_at(growth, space, placed, members, node)
+        node = waiting.first()
+        where = None if node in placed else _placed_at(growth, space, placed, root, node)
         if where is None:
             continue
         placed[node] = where
         members.append(node)
-        waiting.extend(u for u in growth.readers[node] if u not in waiting)
+        waiting.add(growth.readers[node])
         if _one_output(growth, members) and stores_rows(space, node, where, at):
             best = list(members)
     return best
@@ -66,16 +88,15 @@ def linear_index(space: Space, root: Node) -> Index:
 
 
 def _placed_at(
-    growth: Growth, space: Space, placed: dict[Node, Index], members: list[Node], node: Node
+    growth: Growth, space: Space, placed: dict[Node, Index], root: Node, node: Node
 ) -> Index | None:
     """Where `node`'s element of the current tile element is, None when it cannot join."""
     if node in growth.outputs and node.name == "reshape":
         pass  # an output that only renames the axes: stored by this very kernel
     elif node.name not in ("reshape", "transpose") and not growth.free(node):
         return None
-    mask = growth.mask(members)
     outside = [leaf for leaf in growth.awaited(node) if leaf not in placed]
-    if any(growth.depends(leaf, mask) for leaf in outside):
+    if any(growth.depends(leaf, root, placed) for leaf in outside):
         return None
     if node.name in ("reshape", "transpose"):
         return push(space, node, placed[node.inputs[0]]) if node.inputs[0] in placed else None

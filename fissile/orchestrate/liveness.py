@@ -45,6 +45,9 @@ def assign(plan: Plan) -> Arena:
     for k, step in enumerate(plan.steps):
         for kernel in step.kernels:
             last_read.update(dict.fromkeys((*kernel.inputs, *kernel.outputs), k))
+    dying: list[list[Node]] = [[] for _ in plan.steps]
+    for node, last in last_read.items():
+        dying[last].append(node)
     known = plan.levels()
     place: dict[Node, int] = {}
     places: list[_Place] = []
@@ -54,7 +57,7 @@ def assign(plan: Plan) -> Arena:
         for node in born:
             if node not in outputs and node not in place:
                 place[node] = _choose(node, places, free, known)
-        free.extend(place[n] for n, last in last_read.items() if last == k and n in place)
+        free.extend(place[n] for n in dying[k] if n in place)
     order = sorted(range(len(places)), key=lambda p: places[p].level)
     rank = {p: k for k, p in enumerate(order)}
     return Arena(

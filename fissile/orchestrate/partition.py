@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 from fissile.orchestrate.program import (
     Choice,
@@ -157,12 +158,13 @@ def _alive(problem: Problem, order: list[int]) -> list[int]:
     for place, k in enumerate(order):
         for tensor in problem.choices[k].inputs:
             last[tensor] = place
-    counts = [0] * (len(order) + 1)
+    steps = [0] * (len(order) + 2)
     for place, k in enumerate(order):
         for tensor in problem.choices[k].outputs:
-            for between in range(place + 1, last.get(tensor, place) + 1):
-                counts[between] += 1
-    return counts
+            if (end := last.get(tensor, place)) > place:
+                steps[place + 1] += 1
+                steps[end + 1] -= 1
+    return [*accumulate(steps[:-1])]
 
 
 def _improved(

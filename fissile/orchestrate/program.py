@@ -163,16 +163,26 @@ def cost_of(problem: Problem, selected: Iterable[int]) -> float:
 
 def run_order(problem: Problem, chosen: Iterable[int]) -> tuple[list[int], list[int]]:
     """(those of the chosen that can run, in an order that does; those that wait for each other or for nothing)."""
-    stuck, order = list(chosen), list[int]()
-    ready: set[Tensor] = set()
-    moved = True
-    while moved:
-        now = [k for k in stuck if ready.issuperset(problem.choices[k].inputs)]
-        moved = bool(now)
+    numbers = list(chosen)
+    left: list[int] = []
+    readers: dict[Tensor, list[int]] = {}
+    for place, k in enumerate(numbers):
+        needed = set(problem.choices[k].inputs)
+        left.append(len(needed))
+        for tensor in needed:
+            readers.setdefault(tensor, []).append(place)
+    now = [place for place, count in enumerate(left) if count == 0]
+    order: list[int] = []
+    while now:
         order += now
-        ready.update(t for k in now for t in problem.choices[k].outputs)
-        stuck = [k for k in stuck if k not in set(now)]
-    return order, stuck
+        following: list[int] = []
+        for tensor in (t for place in now for t in problem.choices[numbers[place]].outputs):
+            for place in readers.pop(tensor, ()):
+                left[place] -= 1
+                if left[place] == 0:
+                    following.append(place)
+        now = sorted(following)
+    return [numbers[p] for p in order], [k for p, k in enumerate(numbers) if left[p] > 0]
 
 
 # ---------------------------------------------------------------- constraints

@@ -51,10 +51,10 @@ class Units:
     @cached_property
     def of(self) -> Mapping[Node, tuple[int, ...]]:
         """The units that make up the value of a node; several for a concat. Inner nodes of a unit have none."""
-        found: dict[Node, tuple[int, ...]] = {}
+        found: dict[Node, list[int]] = {}
         for number, unit in enumerate(self.all):
-            found[unit.value] = (*found.get(unit.value, ()), number)
-        return found
+            found.setdefault(unit.value, []).append(number)
+        return {node: tuple(numbers) for node, numbers in found.items()}
 
     @cached_property
     def needed(self) -> tuple[int, ...]:
@@ -68,9 +68,12 @@ def units_of(graph: Graph, stored: Collection[Node]) -> Units:
     free = followed(graph)
     nodes = [n for n in graph.nodes() if n not in free and not is_stored_leaf(n)]
     merged = _merged(nodes, {*stored, *(n for _, n in graph.outputs)}, users(graph.nodes()), free)
+    last: dict[Node, Node] = {}
+    for node in reversed(nodes):
+        last[node] = last[merged[node]] if node in merged else node
     groups: dict[Node, list[Node]] = {}
     for node in nodes:
-        groups.setdefault(_last(merged, node), []).append(node)
+        groups.setdefault(last[node], []).append(node)
     units: list[Unit] = []
     for node in nodes:
         if node.name == "concat":
@@ -93,7 +96,7 @@ def awaited(unit: Unit, free: Collection[Node], graph: Graph) -> list[Node]:
     seen: set[Node] = set()
     if unit.value.name == "concat":
         # where a piece begins depends on the extents of the others
-        shaped = (unit.value, *unit.value.inputs)
+        shaped = (unit.value, *unit.value.inputs) if graph.late else ()
         names = [name for n in shaped for name in mentioned(n) if name in graph.late]
         stack = [unit.value.inputs[unit.piece], *(graph.late[name] for name in names)]
     else:
@@ -108,12 +111,6 @@ def awaited(unit: Unit, free: Collection[Node], graph: Graph) -> list[Node]:
         else:
             found[node] = None
     return list(found)
-
-
-def _last(merged: Mapping[Node, Node], node: Node) -> Node:
-    while node in merged:
-        node = merged[node]
-    return node
 
 
 def _merged(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from operator import add
 
 from fissile.ir import loop as L
 from fissile.ir.affine import LITERAL
@@ -145,12 +148,16 @@ def _stores(build: Builder, at: Index) -> Stores:
 
 
 def _piece(build: Builder, node: Node, piece: int, at: Index) -> tuple[Node, L.Expr, L.Expr]:
-    axis = node.attr("axis")
-    start: DimLike = 0
-    for source in node.inputs[:piece]:
-        start = start + source.shape[axis]
+    axis, start = node.attr("axis"), _starts(node)[piece]
     moved = (*at[:axis], L.plus(at[axis], build.space.extent(start)), *at[axis + 1 :])
     return node, build.address(node, moved), build.pull(node.inputs[piece], at)
+
+
+@lru_cache(maxsize=8)  # a concat has as many kernels as inputs, one after the other
+def _starts(node: Node) -> tuple[DimLike, ...]:
+    """Where each input of a concat begins."""
+    extents: list[DimLike] = [x.shape[node.attr("axis")] for x in node.inputs]
+    return tuple(accumulate(extents, add, initial=0))
 
 
 def _fused(kernel: Kernel, shape: tuple[DimLike, ...], axes: list[int]) -> list[list[int]]:

@@ -8,6 +8,7 @@ sizes (DESIGN 3.5); small numbers stay literal, since unrolling and cheap divisi
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from fissile.ir import loop as L
 from fissile.ir.affine import LITERAL, Space
@@ -84,7 +85,7 @@ class Builder:
 
         return pull(self.space, node, at, leaf)
 
-    @property
+    @cached_property
     def reads(self) -> dict[Node, bool]:
         """The tensors this kernel reads from memory; small whole numbers are literals instead."""
         return {n: single_value(n) is None for n in self.kernel.inputs}
