@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import fissile
 from fissile.fission.driver import fission
+from fissile.fission.export import export
 from fissile.fission.values import known
 from fissile.frontend.read import read_model
 from fissile.ir.graph import evaluate
@@ -162,6 +163,16 @@ def test_primitive_graph_agrees(seed: int) -> None:
         got = evaluate(graph, x, {"s": s, "t": t})
         np.testing.assert_array_equal(got["y"], y, err_msg=f"at {s}, {t}")
         assert got["z"].shape == z.shape
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_exported_graph_agrees(seed: int) -> None:
+    model = drawn(seed)
+    exported = export(fission(read_model(model)))
+    for s, t in EXTENTS:
+        x = {"x": np.zeros((s, t), np.float32)}
+        for got, want in zip(_wanted(exported, x), _wanted(model, x), strict=True):
+            np.testing.assert_array_equal(got, want, err_msg=f"at {s}, {t}")
 
 
 @pytest.mark.parametrize("seed", range(1000, 1008))
