@@ -487,6 +487,29 @@ def test_shape_arithmetic_stays_symbolic() -> None:
     assert not graph.guards
 
 
+@pytest.mark.parametrize("scale", [0.1, 0.3, 0.7, 1.3333334, 1.7, 3.3])
+@pytest.mark.parametrize(
+    ("mode", "coordinates"),
+    [("nearest", "asymmetric"), ("linear", "half_pixel"), ("cubic", "half_pixel")],
+)
+def test_free_extents_resize_by_any_factor(scale: float, mode: str, coordinates: str) -> None:
+    for n in (1, 2, 3, 5, 10, 13, 20, 37):
+        x = values([1, 2, n, 4])
+        model = one_operator(
+            "Resize",
+            [("x", x), ("roi", None), ("scales", np.array([1, 1, scale, 1], np.float32))],
+            free={"x": [1, 2, "n", 4]},
+            constants=["scales"],
+            mode=mode,
+            coordinate_transformation_mode=coordinates,
+            nearest_mode="floor",
+        )
+        (want,), (got,) = reference(model, {"x": x}), run(model, {"x": x})
+        assert got.shape == want.shape
+        if want.shape != x.shape:  # onnxruntime then copies, whatever the scale
+            assert same(got, want)
+
+
 @pytest.mark.parametrize(("scale", "extent"), [(0.5, "h//2"), (2.0, "2*h"), (0.75, "(3*h)//4")])
 def test_shape_arithmetic_by_way_of_floats(scale: float, extent: str) -> None:
     text = f"""<ir_version: 10, opset_import: ["" : 18]>
