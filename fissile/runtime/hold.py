@@ -15,12 +15,16 @@ class Hold:
     """The ownership of one call. over: whether it has ended, however it did. thread: whose call it is, for the gang.
 
     gate: locked while the call waits for its turn, None if it never did. The `heir` among its attributes, once there is
-    one, has taken what this call had. Making a hold costs nothing: what differs from these values is set when it does.
+    one, has taken what this call had, or is `_GONE` once that is noted in the thing itself: what is over refers to no
+    later call. Making a hold costs nothing: what differs from these values is set when it does.
     """
 
     over = False
     thread = 0
     gate: Lock | None = None
+
+
+_GONE = Hold()
 
 
 class Claimed:
@@ -38,6 +42,7 @@ class Claimed:
             heir: Hold = vars(last).setdefault("heir", hold)
             if heir is hold:
                 self.holder = hold
+                vars(last)["heir"] = _GONE
                 return True
-            last = heir
+            last = self.holder if heir is _GONE else heir
         return False

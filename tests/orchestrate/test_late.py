@@ -10,10 +10,12 @@ from onnx import TensorProto, helper
 
 from fissile import pipeline
 from fissile.codegen.main import Launch, stitch
-from fissile.errors import ArtifactError
+from fissile.errors import ArtifactError, OptionError
 from fissile.options import Options
 from fissile.orchestrate.greedy import greedy_plan
 from fissile.orchestrate.plan import Anchor, Plan, Step, needed_symbols, verify
+from fissile.orchestrate.plan_file import plan_text
+from fissile.orchestrate.plan_file import read_plan as read_file
 from fissile.runtime.plan import read_plan
 from fissile.target import named
 
@@ -56,6 +58,15 @@ def test_a_piece_waits_for_the_extents_of_all_pieces(order: str) -> None:
             assert bool(late) is (kernel.anchor is Anchor.PIECE)
         with pytest.raises(AssertionError, match="before .* is known"):
             verify(early(plan))
+
+
+def test_a_plan_file_with_a_piece_too_early_is_refused() -> None:
+    work = stitched()
+    graph, plan = work.known("graph"), work.known("plan")
+    assert read_file(plan_text(plan), graph) == plan
+    with pytest.raises(OptionError, match="F612") as caught:
+        read_file(plan_text(early(plan)), graph)
+    assert "is known" in caught.value.reason
 
 
 def test_launches_that_come_too_early_are_not_stitched() -> None:
