@@ -195,7 +195,7 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     >>> did_you_mean("relu6", ["relu", "tanh"])
     'did you mean "relu"?'
     """
-    near = difflib.get_close_matches(name.lower(), (known := {c.lower(): c for c in choices}), 1)
+    near = difflib.get_close_matches(str(name).lower(), (known := {str(c).lower(): c for c in choices}), 1)
     return f'did you mean "{known[near[0]]}"?' if near else ""
 
 

@@ -327,9 +327,16 @@ BROADCAST = _row(
 
 def _window_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
     shape = list(types[0].shape)
+    _positive("windows", attrs["sizes"], attrs["strides"], attrs["dilations"])
     for axis, size, stride, dilation in _window_axes(attrs):
         shape[axis] = (shape[axis] - (size - 1) * dilation - 1) // stride + 1
     return TensorType(types[0].dtype, tuple(shape) + tuple(attrs["sizes"]))
+
+
+def _positive(what: str, *lists: Sequence[DimLike]) -> None:
+    """ValueError for sizes, strides or dilations that are known and below 1."""
+    if any(isinstance(d, int) and d < 1 for each in lists for d in each):
+        raise ValueError(f"{what} of size, stride and dilation {', '.join(map(str, map(list, lists)))}")
 
 
 def _window_axes(attrs: Attrs) -> list[tuple[int, Any, Any, Any]]:
@@ -671,6 +678,7 @@ def _conv_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
     if w.rank != x.rank or x.dtype is not w.dtype or len(attrs["strides"]) != spatial:
         raise ValueError(f"conv of {x} by {w}")
     _computed("conv", x)
+    _positive("a convolution", attrs["strides"], attrs["dilations"], [groups])
     need.equal(x.shape[-1], w.shape[-2] * groups, "conv input channels")
     if exact_div(w.shape[-1], groups) is None:
         raise ValueError(f"{w.shape[-1]} outputs in {groups} groups")

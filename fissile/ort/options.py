@@ -6,6 +6,7 @@ attribute raises AttributeError, a mistyped configuration key warns once.
 """
 
 import logging
+import operator
 from enum import IntEnum
 
 from fissile.errors import did_you_mean
@@ -160,6 +161,8 @@ class SessionOptions:
 
     @log_severity_level.setter
     def log_severity_level(self, severity: int) -> None:
+        if not isinstance(severity, int):
+            raise TypeError(f"log_severity_level={severity!r}: a number from 0 to 4")
         self._severity = severity
         set_default_logger_severity(severity)
 
@@ -179,7 +182,10 @@ class SessionOptions:
 
     def add_free_dimension_override_by_name(self, name: str, extent: int) -> None:
         """Fixes the dimension called `name`."""
-        self._dimensions[name] = int(extent)
+        try:
+            self._dimensions[str(name)] = operator.index(extent)
+        except TypeError as error:
+            raise InvalidArgument(f"free dimension {name} = {extent!r}: no whole number") from error
 
     def add_free_dimension_override_by_denotation(self, denotation: str, extent: int) -> None:
         """Accepted; denotations are not read."""
@@ -253,6 +259,10 @@ def free_dimensions(options: SessionOptions) -> dict[str, int]:
 
 
 def _count(name: str, count: int) -> int:
+    try:
+        count = operator.index(count)
+    except TypeError as error:
+        raise TypeError(f"{name}={count!r}: a count of threads is a whole number") from error
     if count < 0:
         raise ValueError(f"{name}={count}: a count of threads is 0 (default) or more")
-    return int(count)
+    return count

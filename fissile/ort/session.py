@@ -16,13 +16,13 @@ import numpy as np
 
 import fissile
 from fissile.errors import (
-    FileMissing,
     FissileError,
     FissileWarning,
     InvalidFeed,
     NotYet,
     did_you_mean,
 )
+from fissile.files import open_regular
 from fissile.options import Options
 from fissile.ort.errors import Fail, InvalidArgument, loading_error
 from fissile.ort.options import (
@@ -74,6 +74,8 @@ class InferenceSession:
                 f"InferenceSession() got unexpected keyword arguments {sorted(unknown)}"
             )
         _check_providers(providers, provider_options)
+        if not isinstance(sess_options, SessionOptions | None):
+            raise TypeError(f"sess_options is a SessionOptions, got {type(sess_options).__name__}")
         self._options = sess_options or SessionOptions()
         self._source: Source | None = path_or_bytes
         self._attach(_open(path_or_bytes, self._options))
@@ -101,6 +103,11 @@ class InferenceSession:
         names = output_names or self._output_names
         if isinstance(names, str):
             raise TypeError(f"run(): output_names is a sequence of names, got the string {names!r}")
+        if not isinstance(names, Sequence):
+            raise InvalidArgument(f"run(): output_names is a sequence of names, got {names!r}")
+        if not isinstance(input_feed, Mapping):
+            kind = type(input_feed).__name__
+            raise InvalidArgument(f"run(): input_feed is a mapping from names to arrays, got {kind}")
         feeds = {name: _plain(value) for name, value in input_feed.items()}
         return self._run(names, feeds)
 
@@ -269,6 +276,8 @@ class InferenceSession:
         self, iobinding: IOBinding, run_options: RunOptions | None = None
     ) -> None:
         """Run with bound inputs; results land in bound memory or in the binding."""
+        if not isinstance(iobinding, IOBinding):
+            raise TypeError(f"iobinding is an IOBinding, got {type(iobinding).__name__}")
         out = {name: array for name, array in iobinding.outputs.items() if array is not None}
         names = tuple(iobinding.outputs) or self._output_names
         iobinding.keep(self._run(names, dict(iobinding.inputs), out or None))
@@ -325,17 +334,14 @@ def _is_artifact(source: Source) -> bool:
     """Whether `source` starts like a zip, as a `.fsl` does and an ONNX model never."""
     if isinstance(source, bytes):
         return source[:2] == b"PK"
-    try:
-        with open(source, "rb") as file:
-            return file.read(2) == b"PK"
-    except FileNotFoundError as error:
-        raise FileMissing("F501", f"{os.fspath(source)} does not exist") from error
+    with open_regular(source) as file:
+        return file.read(2) == b"PK"
 
 
 def _check_providers(
     providers: Sequence[Provider] | None, options: Sequence[Mapping[str, object]] | None
 ) -> None:
-    names = [p if isinstance(p, str) else p[0] for p in providers or ()]
+    names = [_provider_name(p) for p in _listed(providers)]
     if options is not None and providers is not None and len(options) != len(names):
         raise ValueError("'providers' and 'provider_options' should be the same length")
     for name in names:
@@ -348,6 +354,24 @@ def _check_providers(
             )
 
 
+def _listed(providers: object) -> Sequence[Any]:
+    if providers is None:
+        return ()
+    if isinstance(providers, str):
+        return (providers,)
+    if not isinstance(providers, Sequence):
+        raise ValueError(f"providers is a list of names, got {providers!r}")
+    return providers
+
+
+def _provider_name(provider: Any) -> str:
+    """The name of a provider, which may stand in a pair with its options."""
+    name = provider[0] if isinstance(provider, tuple) and provider else provider
+    if not isinstance(name, str):
+        raise ValueError(f"a provider is a name, or a pair of it and its options, got {provider!r}")
+    return name
+
+
 def _plain(value: Any) -> Any:
     return value.numpy() if isinstance(value, OrtValue) else value
 
@@ -357,7 +381,12 @@ def _explain_feed(
 ) -> None:
     if value is None:
         raise ValueError(f"input {name} is None; feed an array of {type_name(dtype)}")
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except Exception as error:  # of another package's array, anything
+        raise InvalidArgument(
+            f"input {name} is no array: {type(error).__name__}: {error}"
+        ) from error
     if isinstance(value, np.ndarray) and array.dtype.newbyteorder("=") != dtype:
         raise InvalidArgument(
             f"Unexpected input data type. Actual: ({type_name(array.dtype)}) , "

@@ -5,6 +5,8 @@ Invariant: an OrtValue made from a numpy array shares its memory.
 """
 
 import ctypes
+import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -89,7 +91,11 @@ class OrtValue:
     ) -> "OrtValue":
         """Uninitialised memory; element_type is a dtype or a TensorProto number."""
         _cpu(device_type, device_id)
-        return OrtValue(np.empty(tuple(shape), element_dtype(element_type)))
+        dtype, extents = element_dtype(element_type), _extents(shape)
+        try:
+            return OrtValue(np.empty(extents, dtype))
+        except (ValueError, MemoryError) as error:
+            raise InvalidArgument(f"no memory for {dtype}{list(extents)}: {error}") from error
 
     def numpy(self) -> Array:
         """The array itself."""
@@ -176,7 +182,7 @@ class IOBinding:
 
     def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
         """Bind an OrtValue."""
-        self.inputs[name] = ortvalue.numpy()
+        self.inputs[name] = _value(ortvalue).numpy()
 
     def bind_output(
         self,
@@ -194,7 +200,7 @@ class IOBinding:
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
         """Ask for an output in the memory of `ortvalue`."""
-        self.outputs[name] = ortvalue.numpy()
+        self.outputs[name] = _value(ortvalue).numpy()
 
     def keep(self, results: Sequence[Array]) -> None:
         """Called by the session with the arrays of the last run."""
@@ -230,7 +236,27 @@ def element_dtype(element_type: object) -> np.dtype[Any]:
         if element_type not in _ELEMENT_TYPES:
             raise InvalidArgument(f"element type {element_type} has no numpy dtype")
         return np.dtype(_ELEMENT_TYPES[element_type])
-    return np.dtype(element_type)  # type: ignore[call-overload,no-any-return]
+    try:
+        return np.dtype(element_type)  # type: ignore[call-overload,no-any-return]
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"element type {element_type!r}: {error}") from error
+
+
+def _extents(shape: Sequence[int]) -> tuple[int, ...]:
+    """A shape whose extents are numbers that an array can have."""
+    try:
+        extents = tuple(operator.index(d) for d in shape)
+    except TypeError as error:
+        raise InvalidArgument(f"{shape!r} is no shape: {error}") from error
+    if any(not 0 <= d < 1 << 62 for d in extents) or math.prod(extents) >= 1 << 59:
+        raise InvalidArgument(f"{list(extents)} is no shape of an array in memory")
+    return extents
+
+
+def _value(value: object) -> OrtValue:
+    if not isinstance(value, OrtValue):
+        raise InvalidArgument(f"an OrtValue is needed, not {type(value).__name__}")
+    return value
 
 
 def _cpu(device_type: str, device_id: int) -> None:
@@ -240,8 +266,11 @@ def _cpu(device_type: str, device_id: int) -> None:
 
 def _view(address: int, element_type: object, shape: Sequence[int]) -> Array:
     dtype = element_dtype(element_type)
-    count = int(np.prod(shape, dtype=np.int64))
+    extents = _extents(shape)
+    count = math.prod(extents)
     if count == 0:
-        return np.empty(tuple(shape), dtype)
+        return np.empty(extents, dtype)
+    if isinstance(address, bool) or not isinstance(address, int) or address <= 0:
+        raise InvalidArgument(f"{address!r} is no address of memory")
     memory = (ctypes.c_char * (count * dtype.itemsize)).from_address(address)
-    return np.ndarray(tuple(shape), dtype, buffer=memoryview(memory))
+    return np.ndarray(extents, dtype, buffer=memoryview(memory))
