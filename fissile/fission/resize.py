@@ -47,6 +47,7 @@ from fissile.ir.graph import Node
 from fissile.ir.primitive import cast, constant_value
 
 _DYADIC = 1 << 10
+_MOST_PLACES = 1 << 18  # along an axis: the shares of each are worked out one by one
 
 
 @dataclass(frozen=True)
@@ -410,6 +411,8 @@ def _windows(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Which inputs each output reads, at the ends one of them several times, and their shares."""
     n, scale = number(axis.before), _scale_of(axis)
+    if max(n, number(axis.after)) > _MOST_PLACES:
+        raise ValueError(f"an axis of {n} is resized to {axis.after}: more than {_MOST_PLACES}")
     stretch = max(1.0, 1 / scale) if call.attr("antialias", 0) else 1.0
     cubic = kind == "cubic"
     a, reach = call.attr("cubic_coeff_a", -0.75), (2 if cubic else 1) * stretch
