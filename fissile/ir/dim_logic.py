@@ -6,7 +6,7 @@ negative intermediate results included, and a plain number wherever a bound sett
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
 from fissile.ir.dim import (
@@ -202,3 +202,10 @@ def _holds_by_cases(
     except ZeroDivisionError:
         return False
     return True
+
+
+def check_positive(what: str, *lists: Iterable[DimLike]) -> None:
+    """ValueError where sizes, strides or dilations of `what` are known and below 1."""
+    known = [d for each in lists for d in each if isinstance(d, int)]
+    if min(known, default=1) < 1:
+        raise ValueError(f"{what} of sizes, strides and dilations {known}")

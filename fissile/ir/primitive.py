@@ -19,8 +19,8 @@ import numpy as np
 
 from fissile.ir import loop as L
 from fissile.ir.dim import DimLike, ceildiv, equal, exact_div, lower_bound, max_, min_, product
-from fissile.ir.dim_logic import repeating, repeats
-from fissile.ir.dtype import BFLOAT16, INT64, DType, dtype
+from fissile.ir.dim_logic import check_positive, repeating, repeats
+from fissile.ir.dtype import BFLOAT16, BOOL, INT64, DType, dtype
 from fissile.ir.graph import Attrs, Constraints, Data, Node, Primitive, TensorType, data, make
 from fissile.ir.scalar import SCALAR_OPS, ScalarOp, cast_value, from_bfloat16, to_bfloat16
 
@@ -128,6 +128,8 @@ def _elementwise_type(row: ScalarOp) -> Callable[[Types, Attrs, Constraints], Te
         for other in types[1:]:
             _same_shape(types[0], other, need, row.name)
         operands = types[1:] if row.name == "select" else types
+        if row.name == "select" and types[0].dtype is not BOOL:
+            raise ValueError(f"a condition of {types[0].dtype}")
         if any(t.dtype is not operands[0].dtype for t in operands):
             raise ValueError(f"{row.name} of {', '.join(str(t.dtype) for t in operands)}")
         if operands[0].dtype.kind not in row.kinds:
@@ -327,16 +329,10 @@ BROADCAST = _row(
 
 def _window_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
     shape = list(types[0].shape)
-    _positive("windows", attrs["sizes"], attrs["strides"], attrs["dilations"])
+    check_positive("windows", attrs["sizes"], attrs["strides"], attrs["dilations"])
     for axis, size, stride, dilation in _window_axes(attrs):
         shape[axis] = (shape[axis] - (size - 1) * dilation - 1) // stride + 1
     return TensorType(types[0].dtype, tuple(shape) + tuple(attrs["sizes"]))
-
-
-def _positive(what: str, *lists: Sequence[DimLike]) -> None:
-    """ValueError for sizes, strides or dilations that are known and below 1."""
-    if any(isinstance(d, int) and d < 1 for each in lists for d in each):
-        raise ValueError(f"{what} of size, stride and dilation {', '.join(map(str, map(list, lists)))}")
 
 
 def _window_axes(attrs: Attrs) -> list[tuple[int, Any, Any, Any]]:
@@ -678,7 +674,7 @@ def _conv_type(types: Types, attrs: Attrs, need: Constraints) -> TensorType:
     if w.rank != x.rank or x.dtype is not w.dtype or len(attrs["strides"]) != spatial:
         raise ValueError(f"conv of {x} by {w}")
     _computed("conv", x)
-    _positive("a convolution", attrs["strides"], attrs["dilations"], [groups])
+    check_positive("a convolution", attrs["strides"], attrs["dilations"], [groups])
     need.equal(x.shape[-1], w.shape[-2] * groups, "conv input channels")
     if exact_div(w.shape[-1], groups) is None:
         raise ValueError(f"{w.shape[-1]} outputs in {groups} groups")
