@@ -438,20 +438,25 @@ def _odd_float32(e: Emitter, v: Value) -> Value:
     return reinterpret(e, choose(e, inexact, odd, bits), FLOAT32)
 
 
+def _nudged(e: Emitter, bits: Value) -> Value:
+    """float32 bits whose upper half is that of the nearest bfloat16, ties to even, unless they are a NaN's."""
+    odd = binary(e, "and", binary(e, "lshr", bits, literal(16, INT32)), literal(1, INT32))
+    return binary(e, "add", binary(e, "add", bits, literal(0x7FFF, INT32)), odd)
+
+
 def bits_of_bfloat16(e: Emitter, v: Value) -> Value:
     """The upper half of float32 bits in an int32, rounded to nearest even; a NaN stays one and quiet."""
     bits = reinterpret(e, v, INT32)
-    high = binary(e, "lshr", bits, literal(16, INT32))
-    odd = binary(e, "and", high, literal(1, INT32))
-    nudged = binary(e, "add", binary(e, "add", bits, literal(0x7FFF, INT32)), odd)
-    rounded = binary(e, "lshr", nudged, literal(16, INT32))
-    quiet = binary(e, "or", high, literal(0x40, INT32))
+    rounded = binary(e, "lshr", _nudged(e, bits), literal(16, INT32))
+    quiet = binary(e, "or", binary(e, "lshr", bits, literal(16, INT32)), literal(0x40, INT32))
     return choose(e, binary(e, "fcmp uno", v, v, BOOL), quiet, rounded)
 
 
 def _as_bfloat16(e: Emitter, args: list[Value]) -> Value:
-    bits = bits_of_bfloat16(e, _odd_float32(e, args[0]))
-    return reinterpret(e, binary(e, "shl", bits, literal(16, INT32)), FLOAT32)
+    """A NaN stays as it is."""
+    v = _odd_float32(e, args[0])
+    rounded = binary(e, "and", _nudged(e, reinterpret(e, v, INT32)), literal(-0x10000, INT32))
+    return choose(e, binary(e, "fcmp uno", v, v, BOOL), v, reinterpret(e, rounded, FLOAT32))
 
 
 def _as_float16(e: Emitter, args: list[Value]) -> Value:
