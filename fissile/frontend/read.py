@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +84,7 @@ def _read(content: bytes, file_name: str, folder: Path | None) -> OperatorGraph:
         graph_name=_said(said[0]),
     )
     operators = tuple(operator_of(node, opsets, folder) for node in proto.graph.node)
-    own = (v for v in declared[0] if v.name not in fed and v.name not in weights)
-    inputs = tuple(_with_open_zeros(v) for v in own)
+    inputs = tuple(v for v in declared[0] if v.name not in fed and v.name not in weights)
     return OperatorGraph(operators, weights, inputs, tuple(declared[1]), metadata, hints)
 
 
@@ -358,16 +356,6 @@ def _shapes(infos: Iterable[onnx.ValueInfoProto]) -> dict[str, Extents]:
     """The shapes that are declared, by name."""
     values = map(_value, infos)
     return {v.name: v.shape for v in values if v.shape is not None}
-
-
-def _with_open_zeros(value: Value) -> Value:
-    """An input whose declared extents of 0 are open: some exporters write 0 for what they do not know.
-
-    A vector of no element is what it says: axes, or a region that is left out.
-    """
-    if value.shape is None or len(value.shape) < 2:
-        return value
-    return replace(value, shape=tuple(None if d == 0 else d for d in value.shape))
 
 
 def _extent(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:

@@ -50,6 +50,7 @@ CORRECTIONS = (
     Correction(normalization.BatchNormalization, "trains where a momentum is set", before=14),
     Correction(images.GridSample, "clamps the points of cubic samples, a Python loop per point"),
     Correction(images.Resize, "rounds products of extents and scales its own way", since=11),
+    Correction(images.Upsample, "has no linear one", before=10),
     Correction(images.RoiAlign, "has the RoiAlign of opset 16", before=16),
     Correction(images.MaxUnpool, "reads places of the wanted extents as those of the least"),
     Correction(linear.ConvTranspose, "fails on groups, spreads NaN of infinite weights"),

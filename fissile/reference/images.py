@@ -191,3 +191,23 @@ def _cubic(t: Array, a: float = -0.75) -> list[Array]:
         return np.asarray(((a + 2) * d - (a + 3)) * d * d + 1)
 
     return [outer(t + 1), inner(t), inner(1 - t), outer(2 - t)]
+
+
+class Upsample(Corrected):
+    """What became Resize: coordinates divided by the scales, rounded down or between two neighbours."""
+
+    def _run(self, x: Array, scales: Array | None = None, **attributes: Any) -> tuple[Array]:
+        factors = self.given("scales") if scales is None else [float(s) for s in scales]
+        linear = self.given("mode", "nearest") == "linear"
+        y = x.astype(np.float64) if linear else x
+        for axis, factor in enumerate(factors):
+            n = x.shape[axis]
+            places = np.arange(int(np.floor(np.float32(n) * np.float32(factor)))) / factor
+            low = np.minimum(np.floor(places).astype(np.int64), n - 1)
+            near = np.take(y, low, axis)
+            if linear:
+                part = (places - low).reshape(-1, *[1] * (x.ndim - 1 - axis))
+                far = np.take(y, np.minimum(low + 1, n - 1), axis)
+                near = near * (1 - part) + far * part
+            y = near
+        return (y.astype(x.dtype),)

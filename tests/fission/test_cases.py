@@ -1,4 +1,4 @@
-"""Small graphs rebuilt from public bug reports, with their right answers (tests/cases)."""
+"""Small graphs rebuilt from public bug reports, with their right answers (tests/cases): what they mean once split."""
 
 from __future__ import annotations
 
@@ -8,25 +8,38 @@ import numpy as np
 import pytest
 
 from fissile.errors import UnsupportedError
-from tests.fission.oracle import run
+from fissile.fission import fission
+from fissile.frontend import OperatorGraph, as_inputs, fix_extents, read_model
+from fissile.ir.dim import evaluate as number
+from fissile.ir.graph import evaluate
+from fissile.reference import evaluate as run_foreign
+from tests.fission.oracle import symbols_of
+from tests.named_cases import COUNT, FIXED, OVERRIDDEN, REFUSED
 
 CASES = sorted((Path(__file__).parents[1] / "cases").glob("*.onnx"))
-NOT_NATIVE = {
-    "case_031": "Loop",
-    "case_041": "a Range whose length is data",
-}
+
+
+def opened(model: Path, fixed: bool = True) -> OperatorGraph:
+    """The operator graph, with the options that the tables name."""
+    operators = as_inputs(read_model(model), OVERRIDDEN.get(model.stem, ()))
+    return fix_extents(operators, FIXED.get(model.stem, {}) if fixed else {})
 
 
 @pytest.mark.parametrize("model", CASES, ids=lambda p: p.stem)
 def test_case(model: Path) -> None:
     stored = np.load(model.with_suffix(".npz"))
     feeds = {str(name): stored[f"in_{k}"] for k, name in enumerate(stored["in_names"])}
-    if model.stem in NOT_NATIVE:
-        with pytest.raises(UnsupportedError, match="native definition"):
-            run(model, feeds)
+    if model.stem in REFUSED:
+        with pytest.raises(UnsupportedError) as caught:
+            fission(opened(model), foreign=True)
+        assert caught.value.code == REFUSED[model.stem][0]
         return
+    graph = fission(opened(model), foreign=True)
+    symbols = symbols_of(graph, feeds)
+    for guard in graph.guards if not graph.late else ():
+        assert number(guard.left, symbols) == number(guard.right, symbols), guard.message
     tolerance = float(stored["tol"])
-    for k, got in enumerate(run(model, feeds)):
+    for k, got in enumerate(evaluate(graph, feeds, symbols, run_foreign).values()):
         want = stored[f"out_{k}"]
         assert (got.shape, got.dtype) == (want.shape, want.dtype)
         if want.dtype.kind == "f":
@@ -35,5 +48,14 @@ def test_case(model: Path) -> None:
             np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.parametrize("name", FIXED)
+def test_fixed_dimensions_are_needed(name: str) -> None:
+    """Without them a guard names the option."""
+    model = next(m for m in CASES if m.stem == name)
+    guards = fission(opened(model, fixed=False)).guards
+    assert any("--shape" in guard.message for guard in guards)
+
+
 def test_all_cases_are_there() -> None:
-    assert len(CASES) == 60
+    assert len(CASES) == COUNT
+    assert {*REFUSED, *OVERRIDDEN, *FIXED} <= {model.stem for model in CASES}

@@ -184,9 +184,3 @@ def test_a_declared_extent_of_zero_is_open(rows: int) -> None:
     made.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 0
     (got,) = run(made, {"x": X[:rows]})
     assert np.array_equal(got, np.maximum(X[:rows], 0))
-
-
-def test_a_vector_of_no_element_stays_one() -> None:
-    made = model(node("ReduceSum", ["x", "axes"], ["y"]), opsets=[("", 18)])
-    made.graph.input.append(helper.make_tensor_value_info("axes", TensorProto.INT64, [0]))
-    assert read_model(made).inputs[1].shape == (0,)

@@ -102,7 +102,9 @@ def _classifiers() -> Iterator[Case]:
             yield case(f"three bases {transform}", base_values=[0.1, 0.2, 0.3], **more, **three)
             if transform in ("NONE", "LOGISTIC"):
                 yield case(f"both {transform}", **more, **pair, **both)
-                yield case(f"both bases {transform}", base_values=[0.1, 0.2], **more, **pair, **both)
+                yield case(
+                    f"both bases {transform}", base_values=[0.1, 0.2], **more, **pair, **both
+                )
         for name, weights in (("mixed", mixed), ("positive", positive)):
             for voted in (0, 1) if transform != "PROBIT" else (1,):
                 votes = _votes("class", [voted] * 5, weights)

@@ -16,8 +16,9 @@ from fissile.reference import evaluate
 from tests.fission.oracle import onnxruntime_errors, reference, same, symbols_of
 from tests.reference.cases import ML, Array, Case, every
 from tests.reference.learned_cases import learned, tensors
+from tests.reference.shaped_cases import shaped
 
-CASES = {case.name: case for case in [*every(), *learned()]}
+CASES = {case.name: case for case in [*every(), *learned(), *shaped()]}
 NATIVE = (
     "Scaler", "Normalizer", "Imputer", "Binarizer", "ArrayFeatureExtractor", "FeatureVectorizer", "LinearRegressor",
 )  # fmt: skip
