@@ -7,7 +7,6 @@ hold the compiler to that.
 # Refused: the code of the error, where it comes from, the reason.
 REFUSED: dict[str, tuple[str, str]] = {
     "case_327": ("F021", "MatMulNBits: weights of 4 bits are later work"),
-    "case_409": ("F021", "weights of float8 are later work on low precision"),
     "case_467": ("F021", "DynamicQuantizeLSTM: recurrences are not native yet, and this one has no types in onnx"),
 }
 # Initializers that calls feed: refused with the name of the option, right with it.

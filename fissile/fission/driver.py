@@ -23,6 +23,7 @@ from fissile.fission.foreign import Foreigners, foreign_nodes
 from fissile.fission.guards import guards_of
 from fissile.fission.least import Least, Shortage, check_least
 from fissile.fission.sequence import is_sequence, sequential
+from fissile.fission.strange import of_constants
 from fissile.fission.table import Call, Refusal, Result, Row, lookup
 from fissile.fission.values import symbolic
 from fissile.frontend.extents import dim_of, expressions_of
@@ -70,6 +71,7 @@ class _Walk:
     apart: list[DimLike] = field(default_factory=list)  # extents taken not to be 1
     declared: Mapping[str, Extents] = field(default_factory=dict)  # what the model says of shapes
 
+    strange: dict[str, np.ndarray] = field(default_factory=dict)  # constants of types nothing computes with
     equals: bool = False  # of two branches that fit, take the one for equal extents
     opened: list[str] = field(default_factory=list)  # Ifs of which two branches fit
     # least: of free extents, where all that is walked must run; leaves: initializers of an earlier walk
@@ -100,7 +102,7 @@ class _Walk:
         kept = self.problems, self.guards, self.origins
         hints = declared or {}
         own = _Walk(values, *kept, frozenset(absent), self.foreign, self.apart, hints)
-        return replace(own, equals=self.equals, opened=self.opened)
+        return replace(own, equals=self.equals, opened=self.opened, strange=self.strange)
 
 
 def fission(operators: OperatorGraph, foreign: bool = False) -> Graph:
@@ -323,8 +325,8 @@ def _run(walk: _Walk, graph: OperatorGraph, outputs: Iterable[str]) -> None:
 def _leaf(walk: _Walk, name: str, array: np.ndarray) -> Node | None:
     try:
         return constant_of(array)
-    except Refusal as refusal:
-        walk.problems.append(Place(name, "initializer", str(refusal)))
+    except Refusal:
+        walk.strange[name] = array
         return None
 
 
@@ -358,9 +360,14 @@ def _step(walk: _Walk, operator: Operator, wanted: Container[str]) -> None:
     present = [n for n in operator.inputs if n and n not in walk.absent]
     poisoned = any(walk.values[n] is None for n in present)
     results: Results = ()
-    if not poisoned:
+    strange = {n: walk.strange[n] for n in present if n in walk.strange}
+    if strange or not poisoned:
         try:
-            results = _native_or_foreign(walk, operator, inputs, wanted)
+            results = (
+                of_constants(operator, dict(zip(operator.inputs, inputs)), strange)
+                if strange
+                else _native_or_foreign(walk, operator, inputs, wanted)
+            )
         except Refusal as refusal:
             walk.problems.append(Place(operator.where, operator.title, str(refusal)))
         except ModelError:  # from within a body, where the place is named better
