@@ -14,8 +14,8 @@ import numpy as np
 import onnx
 
 from fissile.fission.table import Refusal
-from fissile.ir.dim import Dim, DimLike, equal, exact_div, upper_bound
-from fissile.ir.dim_logic import is_one_only_within, joined
+from fissile.ir.dim import Dim, DimLike, equal, exact_div
+from fissile.ir.dim_logic import is_one_only_with, joined
 from fissile.ir.dtype import BOOL, FLOAT32, INT64, UINT8, DType, dtype
 from fissile.ir.graph import Data, Node, data, make
 from fissile.ir.primitive import (
@@ -69,16 +69,7 @@ def _agree(have: DimLike, want: DimLike) -> bool:
         return True
     if not isinstance(have, Dim) and not isinstance(want, Dim):
         return False
-    if equal(have, 1) is False:
-        return True
-    return is_one_only_within(have, want) and not _is_emptied(have, want)
-
-
-def _is_emptied(have: DimLike, want: DimLike) -> bool:
-    """Whether `have` met an extent of 0 or 1, which says nothing of a size that was meant to be equal."""
-    factor = exact_div(want, have)
-    high = None if factor is None else upper_bound(factor)
-    return high is not None and high <= 1
+    return is_one_only_with(have, want)
 
 
 def _joined(a: DimLike, b: DimLike) -> DimLike:

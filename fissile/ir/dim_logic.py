@@ -148,6 +148,11 @@ def is_one_only_within(have: DimLike, want: DimLike) -> bool:
     return _holds(_is_never_repeated, have, want)
 
 
+def is_one_only_with(have: DimLike, want: DimLike) -> bool:
+    """Whether `have` is proved to be 1 only where `want` is 1, too: nothing of it is repeated, or left out."""
+    return _holds(_is_one_too, have, want)
+
+
 def repeating(have: DimLike, want: DimLike) -> DimLike:
     """By what an index is multiplied that reads `have` elements as `want` of them: 0, 1, or either at run time."""
     high = upper_bound(have)
@@ -158,6 +163,15 @@ def repeating(have: DimLike, want: DimLike) -> DimLike:
 
 def _is_one_or(have: DimLike, want: DimLike) -> bool:
     return equal(have, 1) is True or equal(have, want) is True
+
+
+def _is_one_too(have: DimLike, want: DimLike) -> bool:
+    return (
+        equal(have, 1) is False
+        or equal(have, want) is True
+        or equal(want, 1) is True
+        or _no_case_is_repeated(have, want)
+    )
 
 
 def _is_never_repeated(have: DimLike, want: DimLike) -> bool:

@@ -73,6 +73,27 @@ def _met(data: st.DataObject, extent: int) -> tuple[int, int]:
     return data.draw(st.sampled_from(pairs))
 
 
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("extent", [0, 1, 2, 5])
+def test_one_element_is_expanded_to_what_may_be_nothing(times: int, extent: int) -> None:
+    nodes = [
+        onnx.helper.make_node("Slice", ["x", "last", "before", "last"], ["none"]),
+        onnx.helper.make_node("Shape", ["none"], ["shape"]),
+        onnx.helper.make_node("Mul", ["shape", "times"], ["wanted"]),
+        onnx.helper.make_node("Expand", ["one", "wanted"], ["y"]),
+    ]
+    weights = {"last": [-1], "before": [-2], "times": [times], "one": [3.0]}
+    graph = onnx.helper.make_graph(
+        nodes,
+        "nothing",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n"])],
+        [onnx.ValueInfoProto(name="y")],
+        [onnx.numpy_helper.from_array(np.array(a), n) for n, a in weights.items()],
+    )
+    opset = [onnx.helper.make_opsetid("", 18)]
+    agree(onnx.helper.make_model(graph, opset_imports=opset, ir_version=8), {"x": values([extent])})
+
+
 @given(st.data())
 @DRAWN
 def test_broadcasting_of_named_extents(data: st.DataObject) -> None:

@@ -26,6 +26,7 @@ from fissile.ir.dim_float import LARGEST
 from fissile.ir.dim_logic import (
     at_most,
     choice,
+    is_one_only_with,
     is_one_only_within,
     joined,
     magnitude,
@@ -76,6 +77,8 @@ def test_broadcasting(x: Pair, y: Pair, env: dict[str, int]) -> None:
         assert m in (1, n)
     if is_one_only_within(a, b):
         assert m != 1 or n <= 1
+    if is_one_only_with(a, b):
+        assert m != 1 or n == 1
     if m == n or 1 in (m, n):
         whole = 0 if 0 in (m, n) else max(m, n)
         assert evaluate(joined(a, b), env) == whole
