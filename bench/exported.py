@@ -110,10 +110,10 @@ def _unet() -> Network:
 class _Boxes(nn.Module):
     """A detector of torchvision for one image [3, h, w]: boxes, labels, scores of what it found."""
 
-    def __init__(self, name: str, spread: float) -> None:
+    def __init__(self, name: str, spread: float, **settings: Any) -> None:
         super().__init__()
         detection = import_module("torchvision.models.detection")
-        self.model = getattr(detection, name)(weights=None, weights_backbone=None)
+        self.model = getattr(detection, name)(weights=None, weights_backbone=None, **settings)
         with torch.no_grad():  # scores far enough apart that something is found
             for part, weight in self.model.named_parameters():
                 if "cls_logits" in part or "cls_score" in part or "classification_head" in part:
@@ -124,9 +124,9 @@ class _Boxes(nn.Module):
         return found["boxes"], found["labels"], found["scores"]
 
 
-def _boxes(name: str, spread: float) -> Network:
+def _boxes(name: str, spread: float, **settings: Any) -> Network:
     image = torch.rand(3, 320, 384)
-    module = _Boxes(name, spread)
+    module = _Boxes(name, spread, **settings)
     _settled(module.model, [image, torch.rand(3, 320, 320)])  # two: some maps are one pixel
     return Network(module, {"image": image}, {"image": {1: "h", 2: "w"}}, by_script=True)
 
@@ -142,5 +142,5 @@ EXPORTS: dict[str, Callable[[], Network]] = {
     "wav2vec2_dynamo": _wav2vec2,
     "unet_dynamo": _unet,
     "fasterrcnn": lambda: _boxes("fasterrcnn_mobilenet_v3_large_320_fpn", 20.0),
-    "ssdlite": lambda: _boxes("ssdlite320_mobilenet_v3_large", 8.0),
+    "ssdlite": lambda: _boxes("ssdlite320_mobilenet_v3_large", 2.0, detections_per_img=20),
 }
