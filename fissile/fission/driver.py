@@ -132,6 +132,8 @@ def placed(operators: OperatorGraph) -> tuple[tuple[Place, ...], tuple[Place, ..
     """(operators that run in Python, operators that do not run at all), each with the reason."""
     try:
         walk = _walked(operators, foreign=True)
+        if not walk.problems:
+            _graph(walk, operators)  # whose outputs have values that can leave it
     except UnsupportedError as error:
         return (), error.where
     return tuple(walk.foreign.places if walk.foreign else ()), tuple(walk.problems)

@@ -26,6 +26,8 @@ from fissile.ir.primitive import FOREIGN, cast, constant_value
 from fissile.reference import runner
 
 _KNOWN_SIZE = 4096  # elements of a constant that inference of types may look into
+# Attributes that say how often Python turns a loop, and the most of each.
+_TURNS: Mapping[tuple[str, str], int] = {("RoiAlign", "sampling_ratio"): 256}
 
 
 @dataclass
@@ -71,6 +73,9 @@ def foreign_nodes(
     """
     names = values_read(operator)
     inputs = [values[n] for n in names]
+    for (kind, name), most in _TURNS.items():
+        if operator.type == kind and operator.attributes.get(name, 0) > most:
+            raise Refusal(f"{name} is over {most}, and the operator runs in Python")
     if any(node is None for node in inputs):
         raise Refusal("it reads a value that has no native definition")
     if any(map(is_sequence, inputs)):

@@ -28,6 +28,8 @@ from fissile.ir.dim import (
 )
 from fissile.ir.dim_terms import single
 
+_MOST = 1 << 28  # of a size, stride or dilation
+
 
 def is_natural(a: DimLike) -> bool:
     """Whether a >= 0 is proved."""
@@ -219,7 +221,7 @@ def _holds_by_cases(
 
 
 def check_positive(what: str, *lists: Iterable[DimLike]) -> None:
-    """ValueError where sizes, strides or dilations of `what` are known and below 1."""
+    """ValueError where sizes, strides or dilations of `what` are known and below 1, or beyond all images."""
     known = [d for each in lists for d in each if isinstance(d, int)]
-    if min(known, default=1) < 1:
+    if min(known, default=1) < 1 or max(known, default=1) > _MOST:
         raise ValueError(f"{what} of sizes, strides and dilations {known}")

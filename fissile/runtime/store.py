@@ -80,9 +80,9 @@ class Row:
 
 
 def default_paths() -> tuple[Path, ...]:
-    """Where the store is when FISSILE_STORE does not say: the user's data directory."""
-    folder = import_module("platformdirs").user_data_dir("fissile", appauthor=False)
-    return (Path(folder) / "tuning.sqlite",)
+    """Where the store is when FISSILE_STORE does not say: the user's data directory; in memory for want of a home."""
+    folder = Path(import_module("platformdirs").user_data_dir("fissile", appauthor=False))
+    return (folder / "tuning.sqlite" if folder.is_absolute() else Path(os.devnull),)
 
 
 class Store:

@@ -61,3 +61,9 @@ def test_mutants_are_what_their_numbers_say() -> None:
 )
 def test_what_is_no_model_is_refused(said: bytes, kind: str) -> None:
     assert mutate.verdict(said) == (kind, "F011")
+
+
+def test_check_promises_nothing_of_outputs_without_values() -> None:
+    """Outputs that no node makes, and sequences, are found by `check`, too."""
+    made = [mutate.verdict(mutate.mutant(number)) for number in (62110, 63751)]
+    assert made == [("refused when called to check", "F014"), ("refused when called to compile", "F025")]

@@ -1,5 +1,6 @@
 """The executable from outside: feeds, outputs, shapes, refusals, copies; all in child processes."""
 
+from pathlib import Path
 from typing import Any
 
 
@@ -209,3 +210,38 @@ right = all(rows_right(f, exe.run(f)) for f in (rows_feeds(n) for n in range(300
 answer([right, len(exe._bindings), len(next(iter(exe._living))._slots)])
 """
     assert child(text) == [True, 256, 32]
+
+
+PERF = """
+import warnings
+path = f"/tmp/perf-{os.getpid()}.map"
+KIND
+try:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        made = load(f"{TOYS}/rows.fsl", threads=1)
+        made.run(rows_feeds(3))
+    content = open(target).read()
+    answer([content, [str(w.message) for w in said]])
+finally:
+    os.unlink(path)
+"""
+
+
+def test_perf_is_told_the_kernels(child: Any) -> None:
+    content, said = child(PERF.replace("KIND", "target = path"), FISSILE_PERF_MAP="1")
+    names = [line.split()[2] for line in content.splitlines()]
+    assert {"fissile_run", "k0", "k1", "k2"} <= set(names)
+    assert said == []
+
+
+def test_a_link_in_place_of_the_map_of_perf_leaves_its_target_alone(
+    child: Any, tmp_path: Path
+) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("mine", encoding="utf-8")
+    put = f"target = {str(precious)!r}; os.symlink(target, path)"
+    content, said = child(PERF.replace("KIND", put), FISSILE_PERF_MAP="1")
+    assert content == "mine"
+    assert len(said) == 1
+    assert "perf is not told" in said[0]
