@@ -9,7 +9,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 from tests.conftest import SUMMARY
 from tests.e2e import mutate
@@ -63,7 +65,22 @@ def test_what_is_no_model_is_refused(said: bytes, kind: str) -> None:
     assert mutate.verdict(said) == (kind, "F011")
 
 
-def test_check_promises_nothing_of_outputs_without_values() -> None:
-    """Outputs that no node makes, and sequences, are found by `check`, too."""
-    made = [mutate.verdict(mutate.mutant(number)) for number in (62110, 63751)]
-    assert made == [("refused when called to check", "F014"), ("refused when called to compile", "F025")]
+@pytest.mark.parametrize(
+    ("kind", "output", "found"),
+    [
+        ("Relu", "nowhere", ("refused when called to check", "F012")),
+        ("SequenceConstruct", "y", ("refused when called to compile", "F025")),
+        ("Relu", "y", ("run", "")),
+    ],
+)
+def test_check_looks_at_what_leaves_the_graph(
+    kind: str, output: str, found: tuple[str, str]
+) -> None:
+    """A name that no node makes, and a sequence, is not promised to run."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])
+    leaving = onnx.ValueInfoProto(name=output)
+    if kind == "SequenceConstruct":
+        leaving.type.sequence_type.elem_type.tensor_type.elem_type = TensorProto.FLOAT
+    graph = helper.make_graph([helper.make_node(kind, ["x"], ["y"])], "g", [x], [leaving])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    assert mutate.verdict(model.SerializeToString()) == found
