@@ -251,6 +251,9 @@ def _walk_with(
             least[found.least.name] = found.least
             leaves = {name: walk.values[name] for name in operators.initializers}
             continue
+        for name in (o.name for o in operators.outputs):
+            if name in walk.strange or is_sequence(walk.values.get(name)):
+                walk.problems.append(Place(name, "output", "it is no tensor of a known type"))
         _check_sizes(walk.origins, inputs)
         return walk
 
@@ -588,11 +591,4 @@ def _output(walk: _Walk, name: str) -> Node:
     node = walk.values.get(name)
     if node is None:
         raise ModelError("F014", f"the model's output {name!r} has no value", where=name)
-    if is_sequence(node):
-        raise UnsupportedError(
-            "F025",
-            f"the model's output {name!r} is a sequence",
-            where=name,
-            remedy="join it with ConcatFromSequence, or make its elements outputs",
-        )
     return node

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from fissile.errors import UnsupportedError
-from fissile.fission import fission
+from fissile.fission import fission, placed
 from fissile.frontend import read_model
 from tests.fission.oracle import reference, run, same
 
@@ -64,3 +64,12 @@ def test_what_meets_data_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="int4") as caught:
         fission(read_model(made), foreign=True)
     assert caught.value.code == "F021"
+
+
+def test_an_output_of_a_strange_type_is_refused() -> None:
+    made = model(TensorProto.INT4, None, ONE)
+    made.graph.output.append(onnx.ValueInfoProto(name="q"))
+    with pytest.raises(UnsupportedError) as caught:
+        fission(read_model(made), foreign=True)
+    assert caught.value.code == "F021"
+    assert [p.node for p in placed(read_model(made))[1]] == ["q"]
