@@ -57,8 +57,8 @@ def dim_of(text: str) -> DimLike:
     if any(sign in text for sign in "+*/%()"):
         try:
             return parse(text)
-        except (ValueError, ZeroDivisionError):
-            return symbol(text)
+        except (ValueError, ZeroDivisionError, OverflowError, RecursionError):
+            return symbol(text)  # what is no expression, or none that anybody meant
     return symbol(text)
 
 

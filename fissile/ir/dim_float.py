@@ -66,7 +66,7 @@ def computed(steps: str, args: Sequence[int]) -> np.floating[Any]:
     with np.errstate(all="ignore"):
         value: Any = fold(
             steps,
-            list[Any](map(np.int64, args)),
+            list[Any](np.int64(min(max(a, -(2**63)), 2**63 - 1)) for a in args),
             np.float64,
             lambda v, to: to.numpy.type(v),
             lambda name, *xs: np.asarray(SCALAR_OPS[name].meaning(*xs))[()],

@@ -378,6 +378,15 @@ def test_expressions_that_no_extent_can_be_solved_for_are_names(declared: str) -
     assert symbols_of(graph, {"x": x}) == {declared: 7, "w": 3}
 
 
+@pytest.mark.parametrize(
+    "declared", ["(" * 5000 + "h" + ")" * 5000, "-" * 5000 + "h*2", "h//0", "2*(h", "trunc(h + 1)"]
+)
+def test_what_is_no_expression_is_a_name(declared: str) -> None:
+    x = values([7])
+    model = one_operator("Relu", [("x", x)], free={"x": [declared]})
+    assert symbols_of(fission(read_model(model)), {"x": x}) == {declared: 7}
+
+
 @pytest.mark.parametrize("h", [0, 1, 2, 5])
 def test_expressions_that_an_operator_needs_stay(h: int) -> None:
     """Halved and doubled, 2*h is what it was, and no guard has to say so."""
