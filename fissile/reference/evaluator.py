@@ -62,6 +62,7 @@ CORRECTIONS = (
     Correction(learned.LinearClassifier, "has the second class and doubles its own way"),
     Correction(learned.LinearRegressor, "makes distributions of single scores"),
     Correction(learned.SVMRegressor, "computes in the type of its input"),
+    Correction(learned.SVMClassifier, "has other probabilities and votes; refused"),
     Correction(learned.LabelEncoder, "finds no NaN"),
     Correction(signal.STFT, "fails on signals without an axis of their parts"),
 )

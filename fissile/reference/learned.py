@@ -319,3 +319,14 @@ def _probit(x: Array) -> Array:
     half = 2 / (np.pi * 0.147) + 0.5 * log
     root = np.sqrt(-half + np.sqrt(half * half - log / 0.147))
     return np.asarray(1.41421356 * np.where(y < 0, -root, root), np.float32)
+
+
+class SVMClassifier(_Learned):
+    """Refused: probabilities of more than two classes and votes for two are not what onnxruntime has."""
+
+    def __init__(self, onnx_node: Any, run_params: dict[str, Any]) -> None:
+        super().__init__(onnx_node, run_params)
+        raise ValueError("support vector machines that classify are not right in Python yet")
+
+    def _run(self, x: Array, **attributes: Any) -> tuple[Array]:
+        raise NotImplementedError

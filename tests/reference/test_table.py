@@ -6,13 +6,14 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from fissile.errors import UnsupportedError
 from fissile.fission import fission, placed
 from fissile.frontend import read_model
 from fissile.ir.graph import evaluate as meaning
-from fissile.reference import evaluate
+from fissile.reference import evaluate, runner
 from tests.fission.oracle import onnxruntime_errors, reference, same, symbols_of
 from tests.reference.cases import ML, Array, Case, every
 from tests.reference.learned_cases import learned, tensors
@@ -139,3 +140,22 @@ def test_refused_when_compiled(kind: str, attribute: str, value: Any) -> None:
         fission(operators, foreign=True)
     assert caught.value.code == "F021"
     assert [p.node for p in placed(operators)[1]] == ["it"]
+
+
+def test_classifying_support_vector_machines_are_refused() -> None:
+    """The reference differs from onnxruntime in 26 of 64 combinations of kernel, classes, transform, probabilities."""
+    more = {
+        "kernel_type": "LINEAR", "kernel_params": [0.5, 0.0, 3.0], "classlabels_ints": [3, 4],
+        "vectors_per_class": [1, 1],
+        "support_vectors": [1.0, 0.0, 0.0, 1.0], "coefficients": [1.0, -1.0], "rho": [0.1],
+    }  # fmt: skip
+    case = Case("svm", "SVMClassifier", 1, {"x": np.ones((2, 2), np.float32)}, more, ("l", "s"), domain=ML)
+    made = case.model()
+    with pytest.raises(ValueError, match="not right in Python"):
+        runner(made)
+    for output, rank in zip(made.graph.output, (1, 2), strict=True):
+        output.type.tensor_type.elem_type = onnx.TensorProto.INT64 if rank == 1 else onnx.TensorProto.FLOAT
+        for _ in range(rank):
+            output.type.tensor_type.shape.dim.add()
+    with pytest.raises(UnsupportedError):
+        fission(read_model(made), foreign=True)
