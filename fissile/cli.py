@@ -27,7 +27,14 @@ from fissile.commands.opening import (
     write_plan,
 )
 from fissile.commands.optimize import optimize_command
-from fissile.commands.options import common, compiling, parse_shapes, read_inputs, write_npz
+from fissile.commands.options import (
+    common,
+    compiling,
+    parse_bytes,
+    parse_shapes,
+    read_inputs,
+    write_npz,
+)
 from fissile.commands.report import report_command
 from fissile.commands.store import store_group
 from fissile.commands.tune import tune_command, tune_model
@@ -133,6 +140,7 @@ def cli(context: click.Context, show_version: bool) -> None:
 @click.option("--budget", help="Measure kernels that long: 10m, 600s, 200trials.")
 @click.option("--plan", type=click.Path(path_type=Path), help="The choice of kernels, as a file.")
 @click.option("--save-plan", type=click.Path(path_type=Path), help="Write the choice of kernels.")
+@click.option("--max-memory", callback=parse_bytes, metavar="SIZE", help="Refuse more: 2G, 512M.")
 @compiling
 def compile_command(
     model: Path,
@@ -255,11 +263,12 @@ def check_command(model: Path, target: str, as_json: bool, quiet: bool, verbose:
     if as_json:
         kinds = {"foreign": support.foreign, "unsupported": support.unsupported}
         places = {kind: [vars(place) for place in found] for kind, found in kinds.items()}
-        print(json.dumps({"operators": support.operators, **places}))
+        weights = {"weight_bytes": support.weight_bytes}
+        print(json.dumps({"operators": support.operators, **weights, **places}))
         return 3 if support.unsupported else 0
     native_count = support.operators - len(support.foreign) - len(support.unsupported)
     print(f"{support.operators} operators: {native_count} native, {len(support.foreign)} foreign, "
-          f"{len(support.unsupported)} unsupported")  # fmt: skip
+          f"{len(support.unsupported)} unsupported · {support.weight_bytes / 1e6:.1f} MB weights")  # fmt: skip
     for title, found in (("foreign", support.foreign), ("unsupported", support.unsupported)):
         for place in found:
             print(f"  {title:12} {_place(place)}")

@@ -24,6 +24,7 @@ from fissile.errors import (
     FileAccess,
     FileMissing,
     FissileError,
+    InvalidFeed,
     NotYet,
     OptionError,
     Place,
@@ -34,6 +35,8 @@ from fissile.errors import (
 from fissile.files import open_regular
 from fissile.options import PROVIDERS, Event, Options, are_texts, environment, resolve_target
 from fissile.runtime.executable import Executable, checked_threads, executable_of, load
+from fissile.runtime.manifest import memory_limit
+from fissile.runtime.memory import check_limit
 from fissile.runtime.threads import default_threads
 from fissile.target import Target, missing_features
 
@@ -50,11 +53,15 @@ Shapes = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Support:
-    """What of a model runs how: the number of operators, and those that are foreign or unsupported."""
+    """What of a model runs how: the number of operators, and those that are foreign or unsupported.
+
+    weight_bytes: of its initializers; what a call needs beside them says `Executable.memory` of the compiled model.
+    """
 
     operators: int
     foreign: tuple[Place, ...]
     unsupported: tuple[Place, ...]
+    weight_bytes: int = 0
 
 
 def compile(
@@ -87,6 +94,7 @@ def compile(
         executable = _cached(request, threads, report)
     else:
         executable = load(_compiled(request, report), threads=threads)
+    _check_memory(executable)
     if executable.foreign and foreign != "allow":
         _about_foreign(executable, request.source, foreign)
     return executable
@@ -114,6 +122,7 @@ def tune(
         raise _refused_foreign(places)
     found = _tuned(request, budget, progress or (lambda event: None), installed)
     executable = load(found.artifact, threads=threads)
+    _check_memory(executable)
     if executable.foreign and foreign == "warn":
         _about_foreign(executable, request.source, foreign)
     return found
@@ -141,7 +150,9 @@ def check(model: Model, *, target: str | Target = "native") -> Support:
     source = _source(model, None)
     with one_form("check"):
         operators = frontend.read_model(source.model, source.base_dir)
-        return Support(len(operators.operators), *fission.placed(operators))
+        weights = sum(array.nbytes for array in operators.initializers.values())
+    foreign, unsupported = fission.placed(operators)
+    return Support(len(operators.operators), foreign, unsupported, weights)
 
 
 def optimize(model: Model, *, options: Options | None = None) -> bytes:
@@ -401,6 +412,19 @@ def _refused_foreign(places: Sequence[Place]) -> UnsupportedError:
         reason='foreign="error" allows native operators alone',
         remedy=["--foreign allow", 'compile(..., foreign="allow")'],
     )
+
+
+def _check_memory(executable: Executable) -> None:
+    """OutOfMemory F213 where the model needs more than `Options.max_memory` at its fixed shape, or at the smallest."""
+    limit = memory_limit(executable.manifest)
+    if limit is None:
+        return
+    try:
+        needed = executable.memory()
+    except InvalidFeed:  # its free extents cannot all be 1
+        check_limit(limit, executable.program.weight_bytes, 0, 0)
+    else:
+        check_limit(limit, needed.weights, needed.arena, needed.scratch)
 
 
 # ---------------------------------------------------------------- what is done

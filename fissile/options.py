@@ -36,6 +36,8 @@ class Options:
     plan: a plan file, which says what kernels there are; None: the compiler chooses.
     store: plan by what the tuning store remembers of this machine; False: by guesses, which are the same everywhere.
     overridable: initializers that stay inputs, to be fed with every call; all others are packed into the artifact.
+    max_memory: bytes that weights, arena and scratch of one call may take; None: what the system has. A model that
+    needs more at its smallest shape is refused when compiling, a call that does, when it comes.
     providers: packages (of `PROVIDERS`) that tuning may let run kernels; the artifact then needs those it chose.
     """
 
@@ -50,6 +52,7 @@ class Options:
     plan: str | os.PathLike[str] | None = None
     store: bool = True
     overridable: tuple[str, ...] = ()
+    max_memory: int | None = None
     providers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -74,6 +77,8 @@ class Options:
         for name in ("overridable", "providers"):
             if not fields[name]:
                 del fields[name]
+        if self.max_memory is None:
+            del fields["max_memory"]
         if self.plan is None:
             del fields["plan"]
         else:
@@ -94,6 +99,9 @@ def _check_kinds(options: Options) -> None:
         raise OptionError("F601", f"seed={options.seed!r}", remedy="seed=0, a whole number")
     if isinstance(options.workers, bool) or not isinstance(options.workers, int | None):
         raise OptionError("F601", f"workers={options.workers!r}", remedy="workers=2, a whole number")
+    most = options.max_memory
+    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+        raise OptionError("F601", f"max_memory={most!r}", remedy="max_memory=2 << 30, in bytes")
     if not isinstance(options.affinity, str | None):
         raise OptionError("F601", f"affinity={options.affinity!r}", remedy='affinity="0-3"')
     if not isinstance(options.plan, str | os.PathLike | None):

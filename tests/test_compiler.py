@@ -31,6 +31,7 @@ from fissile.errors import (
     InvalidFeed,
     NotYet,
     OptionError,
+    OutOfMemory,
 )
 from fissile.options import Event, Options
 
@@ -404,6 +405,43 @@ def test_what_no_artifact_needs_fails_with_a_warning(
     with pytest.warns(FissileWarning, match=f"{said}(.|\n)*RecursionError: too deep"):
         executable = fissile.compile(model(), cache=False)
     assert executable.run({"x": X}).keys() == {"y", "z"}
+
+
+def two_products() -> onnx.ModelProto:
+    """x[n, 5] @ v @ w: what lies between is in the arena."""
+    weights = [
+        numpy_helper.from_array(np.ones((5, 33), np.float32), "v"),
+        numpy_helper.from_array(np.ones((33, 5), np.float32), "w"),
+    ]
+    nodes = [
+        helper.make_node("MatMul", ["x", "v"], ["t"]),
+        helper.make_node("Tanh", ["t"], ["u"]),
+        helper.make_node("MatMul", ["u", "w"], ["y"]),
+    ]
+    sides = [helper.make_tensor_value_info(o, TensorProto.FLOAT, ["n", 5]) for o in "xy"]
+    graph = helper.make_graph(nodes, "g", sides[:1], sides[1:], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_what_needs_more_memory_than_allowed_is_refused_with_the_numbers() -> None:
+    large = {"x": np.zeros((1000, 5), np.float32)}
+    needed = fissile.compile(two_products(), cache=False, threads=1).memory({"n": 1000})
+    total = needed.weights + needed.arena + needed.scratch
+    assert needed.arena >= 1000 * 33 * 4
+    for limit in (total, total - 1):
+        choices = Options(max_memory=limit)
+        executable = fissile.compile(two_products(), cache=False, threads=1, options=choices)
+        assert executable.run({"x": X})
+        if limit == total:
+            assert executable.run(large)
+        else:
+            with pytest.raises(OutOfMemory, match=f"F213: {total} bytes .* allows {limit}"):
+                executable.run(large)
+            assert executable.run({"x": X})
+    with pytest.raises(OutOfMemory, match="F213"):
+        fissile.compile(model(), cache=False, options=Options(max_memory=1))
+    with pytest.raises(OptionError, match="max_memory"):
+        Options(max_memory=0)
 
 
 def test_events_tell_of_every_stage() -> None:

@@ -41,6 +41,7 @@ def compile_model(
     foreign: Literal["error", "warn", "allow"],
     no_cache: bool,
     plan: Path | None = None,
+    max_memory: int | None = None,
 ) -> "Executable":
     """A model compiled; its progress goes to `stages`, and to stderr unless `quiet`."""
     existing(model)
@@ -63,8 +64,9 @@ def compile_model(
         shapes=parse_shapes(shapes) or None,
         foreign=foreign,
         options=Options(
-            disable=disable, substitute=substitute, overridable=overridable, plan=plan
-        ),
+            disable=disable, substitute=substitute, overridable=overridable, plan=plan,
+            max_memory=max_memory,
+        ),  # fmt: skip
         cache=not no_cache,
         progress=progress,
     )

@@ -59,6 +59,19 @@ def choosing(command: Command) -> Command:
     return command
 
 
+def parse_bytes(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    """`2G`, `512M`, `64K` (of 1024) or a number of bytes."""
+    if text is None:
+        return None
+    number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
+    if not (number.isascii() and number.isdigit()) or unit not in _UNITS or int(number) == 0:
+        raise click.BadParameter(f"{text!r} is no size; write 2G, 512M or a number of bytes")
+    return int(number) << _UNITS[unit]
+
+
+_UNITS = {"": 0, "K": 10, "M": 20, "G": 30}
+
+
 def parse_shapes(texts: Sequence[str]) -> dict[str, Any]:
     """`batch=1..16` -> {"batch": (1, 16)}; `x:1..16,3,?` -> {"x": [(1, 16), 3, None]}."""
     shapes: dict[str, Any] = {}

@@ -11,7 +11,8 @@ import numpy as np
 
 from fissile.runtime.bind import Binding
 from fissile.runtime.hold import Claimed, Hold
-from fissile.runtime.memory import Arena, Bytes, Words, address_of, aligned_words
+from fissile.runtime.manifest import memory_limit
+from fissile.runtime.memory import Arena, Bytes, Words, address_of, aligned_words, check_limit
 from fissile.runtime.program import Program
 from fissile.runtime.vendor import Evaluator
 
@@ -33,6 +34,7 @@ class Frame(Claimed):
         lines = 2 * plan.width * threads
         self._program = program
         self.threads = threads
+        self._limit = memory_limit(program.artifact.manifest)
         self._arena = Arena()
         self._scratch = Arena()
         self._slots: dict[Binding, tuple[int, Words]] = {}
@@ -63,11 +65,11 @@ class Frame(Claimed):
         self.evaluators: dict[int, Evaluator] = {}
 
     def reserve(self, binding: Binding) -> None:
-        """Make slots and arena for a shape ahead of its first run."""
+        """Make slots and arena for a shape ahead of its first run. OutOfMemory F211, F213."""
+        self._context[_SLOTS] = self._slots_of(binding)
         self._bases[0] = self._arena.reserve(binding.arena)
         self._context[_SCRATCH] = self._scratch.reserve(binding.scratch * self.threads)
         self._context[_STRIDE] = binding.scratch
-        self._context[_SLOTS] = self._slots_of(binding)
 
     def run(
         self, binding: Binding, addresses: Sequence[int], gang: int = 0, stamps: int = 0
@@ -95,9 +97,13 @@ class Frame(Claimed):
     def extend(self, arena: int, scratch: int) -> None:
         """Room for what is known by now, in bytes (scratch: per thread); the arena keeps its contents."""
         stride = -(-scratch // 64) * 64
+        self._check(arena, stride)
         self._bases[0] = self._arena.extend(arena)
         self._context[_SCRATCH] = self._scratch.reserve(stride * self.threads)
         self._context[_STRIDE] = stride
+
+    def _check(self, arena: int, scratch: int) -> None:
+        check_limit(self._limit, self._program.weight_bytes, arena, scratch * self.threads)
 
     def place_output(self, index: int, address: int) -> None:
         """Say where output number `index` is."""
@@ -120,6 +126,7 @@ class Frame(Claimed):
     def _slots_of(self, binding: Binding) -> int:
         known = self._slots.get(binding)
         if known is None:
+            self._check(binding.arena, binding.scratch)
             if len(self._slots) >= _KEPT_SHAPES:
                 del self._slots[next(iter(self._slots))]
             slots = aligned_words(len(binding.slots))

@@ -145,3 +145,9 @@ def _are_texts(values: object) -> bool:
 
 def _name(path: Path | None, without: str = "the artifact") -> str:
     return path.name if path else without
+
+
+def memory_limit(manifest: Mapping[str, Any]) -> int | None:
+    """Bytes that weights, arena and scratch of one call may take; None where the artifact says nothing of it."""
+    limit = manifest.get("options", {}).get("max_memory")
+    return limit if isinstance(limit, int) and not isinstance(limit, bool) else None

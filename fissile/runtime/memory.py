@@ -131,3 +131,15 @@ def _advise_huge(mapping: mmap.mmap) -> None:
     except OSError:
         # A kernel without transparent huge pages: ordinary ones do.
         return
+
+
+def check_limit(limit: int | None, weights: int, arena: int, scratch: int) -> None:
+    """OutOfMemory F213 where weights, arena and scratch (of all threads), in bytes, are more than `limit`."""
+    total = weights + arena + scratch
+    if limit is not None and total > limit:
+        raise OutOfMemory(
+            "F213",
+            f"{total} bytes of memory are needed, and max_memory allows {limit}",
+            reason=f"weights {weights}, arena {arena}, scratch of all threads {scratch}",
+            remedy=["use smaller shapes", f"--max-memory {total}", f"Options(max_memory={total})"],
+        )
