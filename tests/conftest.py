@@ -35,6 +35,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--signals", type=int, default=150, help="how many signals end calls of every kind"
     )
     parser.addoption(
+        "--models", type=int, default=150, help="how many drawn ONNX models are compared"
+    )
+    parser.addoption(
         "--backend-every", type=int, default=1, help="which node cases are compiled: every n-th"
     )
     parser.addoption(
