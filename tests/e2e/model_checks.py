@@ -21,18 +21,22 @@ from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
-from onnx.reference import ReferenceEvaluator
 
 import fissile
 from fissile import pipeline
 from fissile.errors import FissileError, UnsupportedError
+from fissile.fission import fission
+from fissile.frontend import read_model
+from fissile.ir.graph import evaluate
+from fissile.reference import evaluate as run_foreign
+from fissile.reference.evaluator import runner
 from fissile.runtime import frame
 from fissile.runtime.lend import Lender
 from tests.e2e.here import compiling_here
 from tests.e2e.machine import Guarded
 from tests.e2e.model_draw import Drawn, drawn
-from tests.e2e.model_pool import HALVES
-from tests.fission.oracle import onnxruntime_errors, reference, run
+from tests.e2e.model_pool import numpy_type
+from tests.fission.oracle import onnxruntime_errors, reference, symbols_of
 
 Array = npt.NDArray[Any]
 Answer = list[Array] | str  # the outputs, or why there are none
@@ -114,25 +118,21 @@ def _answer(ask: Callable[[], Sequence[Any]], refusals: tuple[type[Exception], .
 
 
 def _engines(case: Drawn, feeds: dict[str, Array]) -> dict[str, Answer]:
-    """The answers of others. onnxruntime keeps float32 between operators of half types, so it comes last there."""
-
-    def onnxruntime() -> Answer:
-        refusals = (*onnxruntime_errors, RuntimeError)
-        return _answer(lambda: reference(case.model, feeds), refusals)
-
-    by_words = _answer(lambda: ReferenceEvaluator(case.model).run(None, feeds), (Exception,))
-    if _has_halves(case) and isinstance(by_words, list):
-        return {"reference": by_words}
-    return {"onnxruntime": onnxruntime(), "reference": by_words}
+    """The answers of others."""
+    refusals = (*onnxruntime_errors, RuntimeError)
+    return {
+        "reference": _answer(lambda: runner(case.model).run(None, feeds), (Exception,)),
+        "onnxruntime": _answer(lambda: reference(case.model, feeds), refusals),
+    }
 
 
-def _has_halves(case: Drawn) -> bool:
-    codes = {10, 16}
-    graph = case.model.graph
-    kinds = [i.type.tensor_type.elem_type for i in (*graph.input, *graph.output)]
-    kinds += [w.data_type for w in graph.initializer]
-    kinds += [a.i for n in graph.node if n.op_type == "Cast" for a in n.attribute]
-    return bool(codes & set(kinds))
+def _interpreted(case: Drawn, feeds: dict[str, Array]) -> list[Array]:
+    """The outputs by our primitives, which have bfloat16 as its bits."""
+    graph = fission(read_model(case.model), foreign=True)
+    found = evaluate(graph, feeds, symbols_of(graph, feeds), run_foreign)
+    kinds = [node.dtype.name for _, node in graph.outputs]
+    bits = numpy_type("bfloat16")
+    return [a.view(bits) if k == "bfloat16" else a for k, a in zip(kinds, found.values())]
 
 
 def _same(got: Sequence[Array], want: Sequence[Array], exact: Sequence[bool]) -> bool:
@@ -202,18 +202,13 @@ def _compared(case: Drawn, feeds: dict[str, Array], got: Answer) -> tuple[str, s
         return "less", f"{got} | {', '.join(given)} has an answer"
     if any(_same(got, a, case.exact) for a in given.values()):
         return "right", ""
-    own = _answer(lambda: run(case.model, feeds), (Exception,))
-    alike = isinstance(own, list) and _same([_plain(a) for a in got], own, case.exact)
+    own = _answer(lambda: _interpreted(case, feeds), (Exception,))
+    alike = isinstance(own, list) and _same(got, own, case.exact)
     shapes = {n: a.shape for n, a in feeds.items()}
     said = f"at {shapes}: {got}, not {answers}; primitives: {'the same' if alike else own}"
     if given:
         return ("alone" if alike else "wrong"), said
     return ("more" if alike else "skipped"), said
-
-
-def _plain(a: Array) -> Array:
-    """bfloat16 as the interpreter has it: its bits."""
-    return a.view(np.uint16) if a.dtype.name == HALVES[1] else a
 
 
 def main(start: int, count: int) -> None:
