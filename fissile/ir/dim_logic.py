@@ -177,12 +177,7 @@ def _is_one_too(have: DimLike, want: DimLike) -> bool:
 
 
 def _is_never_repeated(have: DimLike, want: DimLike) -> bool:
-    return (
-        equal(have, 1) is False
-        or equal(have, want) is True
-        or less_equal(want, 1) is True
-        or _no_case_is_repeated(have, want)
-    )
+    return less_equal(want, 1) is True or _is_one_too(have, want)
 
 
 def _no_case_is_repeated(have: DimLike, want: DimLike) -> bool:
