@@ -69,7 +69,7 @@ def test_what_is_no_model_is_refused(said: bytes, kind: str) -> None:
     ("kind", "output", "found"),
     [
         ("Relu", "nowhere", ("refused when called to check", "F012")),
-        ("SequenceConstruct", "y", ("refused when called to compile", "F025")),
+        ("SequenceConstruct", "y", ("refused when called to compile", "F021")),
         ("Relu", "y", ("run", "")),
     ],
 )
