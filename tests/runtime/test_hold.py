@@ -23,7 +23,7 @@ def test_one_claim_wins() -> None:
     thing.holder.over = True
 
     def caller(k: int) -> None:
-        for _ in range(3000):
+        while wins[k] < 1000:  # a claim may fail as long as who has the thing is not given the processor
             hold = Hold()
             if thing.claim(hold):
                 thing.users += 1
@@ -42,7 +42,7 @@ def test_one_claim_wins() -> None:
         thread.join()
     sys.setswitchinterval(interval)
     assert not twice
-    assert all(wins)
+    assert wins == [1000] * 4
     assert thing.claim(Hold())
 
 
