@@ -19,11 +19,15 @@ ASSIGNMENTS = 3
 
 @dataclass(frozen=True)
 class Drawn:
-    """A model; feeds by input name, for each assignment. exact: which outputs every engine gives the same bits."""
+    """A model; feeds by input name, for each assignment.
+
+    exact: which outputs every engine gives the same bits. odd: whether NaN and infinities are fed.
+    """
 
     model: onnx.ModelProto
     feeds: tuple[dict[str, npt.NDArray[Any]], ...]
     exact: tuple[bool, ...]
+    odd: bool
 
     @property
     def operators(self) -> list[str]:
@@ -47,7 +51,7 @@ def drawn(seed: int) -> Drawn:
         for _ in range(ASSIGNMENTS if pool.free else 1)
     ]
     feeds = tuple(_feeds(pool, numbers) for numbers in assignments)
-    return Drawn(_model(pool, outputs), feeds, tuple(v.exact for v in outputs))
+    return Drawn(_model(pool, outputs), feeds, tuple(v.exact for v in outputs), pool.odd)
 
 
 def _applied(pool: Pool, name: str) -> bool:
