@@ -790,7 +790,7 @@ def pack_array(b: np.ndarray, *, batch: int, groups: int, format: str = PANELS) 
     """The stored form of a packed constant: (matrices, panels, rows, width), the last panel filled with zeros."""
     matrices, columns = math.prod(b.shape[:batch]), b.shape[-1] // groups
     width = 1 if format == COLUMNS else PANEL
-    cut = b.reshape(matrices, -1, groups, columns)
+    cut = b.reshape(matrices, math.prod(b.shape[batch:-1]), groups, columns)
     panels = -(-columns // width)
     padded = np.zeros((*cut.shape[:3], panels * width), b.dtype)
     padded[..., :columns] = cut

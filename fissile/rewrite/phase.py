@@ -7,6 +7,7 @@ interleaving. Invariant: exact but for the order of summation; taps that read th
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -163,7 +164,7 @@ def _all_phases(source: Node, rows: Axis, columns: Axis, weights: np.ndarray) ->
         source = _bordered(source, axis, reads)
     wide = weights.astype(np.float64)
     phased = np.einsum("pit,qju,tuco->ijcpqo", rows.taps, columns.taps, wide)
-    flat = phased.reshape(*phased.shape[:3], -1).astype(weights.dtype)
+    flat = phased.reshape(*phased.shape[:3], math.prod(phased.shape[3:])).astype(weights.dtype)
     attrs = {"strides": (1, 1), "dilations": (1, 1), "groups": 1}
     return make(CONV, source, constant(np.ascontiguousarray(flat)), **attrs)
 

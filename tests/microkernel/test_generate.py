@@ -130,3 +130,10 @@ def test_products_of_every_residue(m: int, n: int, k: int, kind: str) -> None:
     for target in ("x86-64-v3", "x86-64-v4"):
         got = interpreted(lowered(graph, named(target)), feeds, values)
         np.testing.assert_array_equal(got["z"], evaluate(graph, feeds, values)["z"])
+
+
+@pytest.mark.parametrize("shape", [(3, 0), (0, 3), (0, 0), (2, 3, 0), (0, 3, 5), (2, 0, 5)])
+def test_operands_of_nothing_are_packed(shape: tuple[int, ...]) -> None:
+    *matrices, rows, columns = shape
+    packed = pack_array(np.zeros(shape, np.float32), batch=len(matrices), groups=1)
+    assert packed.shape == (int(np.prod(matrices)), -(-columns // PANEL), rows, PANEL)
