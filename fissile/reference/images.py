@@ -5,6 +5,7 @@ In: arrays whose first two axes are batch and channels. Out: arrays, as onnxrunt
 
 from __future__ import annotations
 
+import math
 from itertools import product
 from typing import Any
 
@@ -125,7 +126,8 @@ class GridSample(Corrected):
         names = {"linear": 2, "bilinear": 2, "cubic": 4, "bicubic": 4, "nearest": 1}
         taps = names[self.given("mode", "linear")]
         rank = x.ndim - 2
-        points = grid.reshape(len(grid), -1, rank)[..., ::-1].astype(np.float64)
+        flat = grid.reshape(len(grid), math.prod(grid.shape[1:-1]), rank)
+        points = flat[..., ::-1].astype(np.float64)
         columns = [self._column(points[..., a], x.shape[2 + a], taps) for a in range(rank)]
         total = np.zeros((len(x), x.shape[1], points.shape[1]), np.float64)
         rows = np.arange(len(x))[:, None]

@@ -211,6 +211,8 @@ def _grids() -> Iterator[Case]:
     yield Case("GridSample defaults", "GridSample", 16, flat)
     empty = {"x": flat["x"], "grid": np.zeros((2, 0, 2, 2), np.float32)}
     yield Case("GridSample of no point", "GridSample", 16, empty)
+    none = {"x": _draw(0, 2, 4, 5), "grid": np.zeros((0, 3, 2, 2), np.float32)}
+    yield Case("GridSample of no image", "GridSample", 16, none)
 
 
 def _unpooled() -> Iterator[Case]:
