@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 
 from fissile.ir import loop as L
 from fissile.ir.dim import DimLike, equal, max_, product
@@ -111,15 +112,24 @@ class Sliding:
         )
         is_own = self.root.primitive.kind == "linear"  # another primitive's product is rounded, here or in memory
         if is_own and isinstance(term, L.Op) and term.op == "mul":
-            condition, x = guarded(term.args[0], neutral)
+            conditions, x = self._guarded(term.args[0], neutral)
             weight = term.args[1]
             if not self.dtype.is_float:
                 product = L.op("mul", x, weight)
-                return conjuncts(condition), L.op("add", self.product, product), None
+                return conditions, L.op("add", self.product, product), None
             outside = L.op("fma", L.const(0, self.dtype), weight, self.product)
-            return conjuncts(condition), L.op("fma", x, weight, self.product), outside
-        condition, x = guarded(term, neutral)
-        return conjuncts(condition), L.op(combine, self.product, x), None
+            return conditions, L.op("fma", x, weight, self.product), outside
+        conditions, x = self._guarded(term, neutral)
+        return conditions, L.op(combine, self.product, x), None
+
+    def _guarded(self, value: L.Expr, neutral: L.Expr) -> tuple[list[L.Expr], L.Expr]:
+        """(what must hold for all channels alike, the element of a read): padded channels are told lane by lane."""
+        condition, x = guarded(value, neutral)
+        parts = conjuncts(condition)
+        own = [c for c in parts if self.column in L.walk(c)]
+        if own:
+            x = L.op("select", reduce(lambda a, b: L.op("and", a, b), own), x, neutral)
+        return [c for c in parts if c not in own], x
 
     def _results(self) -> list[tuple[L.Buffer, L.Expr, L.Expr]]:
         """(buffer, address, value) of what a place ends with."""
